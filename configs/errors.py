@@ -1,0 +1,113 @@
+"""The one error tree of Driftbox. Vendor errors are mapped to it at the seam where they appear.
+
+    DriftboxError                 code, subject, remedy; exit code for the command line
+    ├── ConfigError               the configuration is wrong                       (exit 2)
+    ├── UsageError                a command was called wrongly                     (exit 2)
+    ├── EnvironmentLacking        weights, driver, port, disk, library missing     (exit 3)
+    │   ├── WeightsError          weights missing, wrong or corrupt
+    │   └── StorageError          data folder: full, read-only, newer, in use
+    ├── StreamError               a camera or a file cannot be read                (exit 1)
+    └── JobError                  a labelling, profiling, training or gate job failed (exit 1)
+        └── JobCancelled          the job was told to stop (not a failure)
+
+Messages name the subject and say what to do; they never hold a credential (see `redact`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class StreamErrorCode(StrEnum):
+    """Why a camera gives no frames; a stable name for logs, pages and MQTT."""
+
+    AUTH = "auth"
+    NOT_FOUND = "not_found"
+    TIMEOUT = "timeout"
+    CODEC = "codec"
+    NETWORK = "network"
+    ENDED = "ended"
+
+
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<userinfo>[^/\s@]*(?:@[^/\s@]*)*)@")
+_SECRET_PARAM = re.compile(
+    r"(?P<key>[?&;](?:[\w-]*(?:passw(?:or)?d|pwd|token|secret|key|auth|user(?:name)?)[\w-]*)=)[^&\s;'\"]+",
+    re.IGNORECASE,
+)
+
+
+def redact(text: str) -> str:
+    """`text` with the user information and secret query values of every URL in it replaced by `***`."""
+    text = _USERINFO.sub(lambda m: f"{m['scheme']}***@", text)
+    return _SECRET_PARAM.sub(lambda m: f"{m['key']}***", text)
+
+
+class DriftboxError(Exception):
+    """An error an operator may see.
+
+    message: what is wrong, naming its subject; remedy: what to do about it; code: a stable short name.
+    All text is redacted on construction.
+    """
+
+    exit_code = 1
+    default_code = "error"
+
+    def __init__(self, message: str, *, subject: str = "", remedy: str = "", code: str = "") -> None:
+        self.message = redact(message)
+        self.subject = redact(subject)
+        self.remedy = redact(remedy)
+        self.code = code or self.default_code
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message
+
+
+class UsageError(DriftboxError):
+    exit_code = 2
+    default_code = "usage"
+
+
+class ConfigError(DriftboxError):
+    """problems: every problem as (field path, text), all found at once."""
+
+    exit_code = 2
+    default_code = "config"
+
+    def __init__(self, message: str, *, problems: tuple[tuple[str, str], ...] = (), subject: str = "", remedy: str = "") -> None:
+        super().__init__(message, subject=subject, remedy=remedy)
+        self.problems = tuple((path, redact(text)) for path, text in problems)
+
+
+class EnvironmentLacking(DriftboxError):
+    exit_code = 3
+    default_code = "environment"
+
+
+class WeightsError(EnvironmentLacking):
+    default_code = "weights"
+
+
+class StorageError(EnvironmentLacking):
+    """code: 'full', 'read_only', 'newer', 'in_use' or 'corrupt'."""
+
+    default_code = "storage"
+
+
+class StreamError(DriftboxError):
+    """A source failed. code is a `StreamErrorCode`."""
+
+    def __init__(self, message: str, *, stream_code: StreamErrorCode, subject: str = "", remedy: str = "") -> None:
+        super().__init__(message, subject=subject, remedy=remedy, code=stream_code.value)
+        self.stream_code = stream_code
+
+
+class JobError(DriftboxError):
+    """code: 'nan', 'out_of_memory', 'exception', 'no_data' or 'cancelled'."""
+
+    default_code = "exception"
+
+
+class JobCancelled(JobError):
+    default_code = "cancelled"

@@ -1,0 +1,22 @@
+"""Ids, the box-wide class vocabulary and the rules for both. Units live in names: see the suffixes below.
+
+Suffixes: `_s` monotonic seconds, `_utc` seconds since the epoch, `_ms`, `_pct` percent points of one GPU (100 = one GPU; on a
+CPU box 100 = one core), `_gpu_s` GPU-seconds at 100 pct, `_mib`, `_px`, `_frac` 0-1. Quality is 0-1.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Object classes every detector of the box is mapped to; `Detections.class_id` indexes this tuple.
+CLASSES: tuple[str, ...] = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "animal")
+
+#: COCO class index -> index in CLASSES (COCO 14-23 are bird, cat, dog, ... giraffe: all "animal").
+COCO_TO_CLASSES: dict[int, int] = {0: 0, 1: 1, 2: 2, 3: 3, 5: 4, 7: 5} | {coco: 6 for coco in range(14, 24)}
+
+CAMERA_ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+
+
+def is_camera_id(text: str) -> bool:
+    """Camera ids name folders, MQTT topics and URLs: lower case letters, digits, `_`, `-`, at most 63 characters."""
+    return CAMERA_ID.fullmatch(text) is not None

@@ -1,0 +1,54 @@
+"""The seam to detectors. One instance per job; not thread-safe. Ultralytics, torchvision and our own demo detector implement it.
+
+Every implementation maps its own classes to `configs.units.CLASSES` and boxes to the pixels of the image it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from scheduler.types import Detections
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorSpec:
+    """arch: name known to `models.zoo` (e.g. 'yolov8n', 'ssdlite320', 'tinydet-edge'); input_px: longer side the image is scaled to."""
+
+    arch: str
+    input_px: int
+
+
+#: Called between layers of a long forward pass, so that a share can be kept inside it (see `edge.gpu.base.Lane.checkpoint`).
+YieldPoint = Callable[[], None]
+
+
+class Detector(Protocol):
+    spec: DetectorSpec
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        """images: uint8 (H, W, 3) RGB, sizes may differ. One Detections per image, sorted by falling score."""
+
+    def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
+        """Scalar training loss with gradients (mean per image), for ONE micro-batch. Batch-norm statistics stay frozen, so that a
+        batch may be split into micro-batches of one or two images without changing the result."""
+
+    def trainable_layers(self) -> list[torch.nn.Module]:
+        """Top-level layers from input to output; `layers_frac` of a RetrainConfig counts from the end of this list."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Tensors of the whole model (CPU), as written to safetensors."""
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Raises WeightsError naming the first tensor that is missing, extra or of another shape."""
+
+    def clone(self) -> Detector:
+        """An independent copy (for training while the original serves)."""

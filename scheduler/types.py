@@ -1,0 +1,222 @@
+"""Core types: frozen, keyword-only, the unit in the name. See `configs.units` for the suffixes.
+
+What pixels and tensors need (`Frame`, `Detections`) and what decisions need (`Snapshot`, `Plan`, ...) stand together, because every
+layer above speaks in them. Arrays are checked where they are born.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+# --- pixels -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frame:
+    """One decoded picture of a stream. image: uint8 (H, W, 3) RGB, masks already burnt in."""
+
+    stream: str
+    seq: int
+    captured_s: float
+    captured_utc: float
+    image: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3:
+            raise ValueError(f"Frame.image must be uint8 (H, W, 3), got {self.image.dtype} {self.image.shape}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Detections:
+    """N objects. xyxy: float32 (N, 4) px in the frame's own size; score: float32 (N,); class_id: int64 (N,) into CLASSES."""
+
+    xyxy: np.ndarray
+    score: np.ndarray
+    class_id: np.ndarray
+
+    def __post_init__(self) -> None:
+        n = len(self.xyxy)
+        if self.xyxy.shape != (n, 4) or self.score.shape != (n,) or self.class_id.shape != (n,):
+            raise ValueError(
+                f"Detections need (N, 4), (N,), (N,); got {self.xyxy.shape}, {self.score.shape}, {self.class_id.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.xyxy)
+
+    @staticmethod
+    def empty() -> Detections:
+        return Detections(
+            xyxy=np.zeros((0, 4), np.float32), score=np.zeros(0, np.float32), class_id=np.zeros(0, np.int64)
+        )
+
+    def above(self, score_min: float) -> Detections:
+        """The detections whose score is at least `score_min`."""
+        keep = self.score >= score_min
+        return Detections(xyxy=self.xyxy[keep], score=self.score[keep], class_id=self.class_id[keep])
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVersion:
+    """One model of one camera. id is unique in the box; parent is None for a camera's first model."""
+
+    id: str
+    stream: str
+    parent: str | None
+    arch: str
+    sha256: str
+    quality: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainConfig:
+    """A retraining configuration (Ekya's gamma). layers_frac: share of the layers that train, counted from the output;
+    data_frac: share of the labelled sample used; replay_frac: share of each batch drawn from earlier windows."""
+
+    name: str
+    epochs: int = 5
+    batch: int = 8
+    layers_frac: float = 1.0
+    data_frac: float = 1.0
+    lr: float = 1e-3
+    replay_frac: float = 0.0
+
+
+# --- what a plan is made of -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobProfile:
+    """An inference configuration (Ekya's lambda). demand_pct: GPU share it needs to keep up with the camera;
+    quality_frac: what it keeps of the model's quality (1.0 = full). fps/height_px: what the runtime sets (0 = as the camera)."""
+
+    name: str
+    demand_pct: float
+    quality_frac: float
+    fps: float = 0.0
+    height_px: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainOption:
+    """A retraining as the planner sees it: predicted end_quality (0-1) for cost_gpu_s GPU-seconds at 100 pct."""
+
+    name: str
+    end_quality: float
+    cost_gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamView:
+    """A stream in a snapshot. quality: of the serving model on current data (a0). running: name of the option in progress, in
+    which case `retrain` holds exactly that option with its *remaining* cost (progress and choice are kept, only its share moves)."""
+
+    id: str
+    quality: float
+    knobs: tuple[KnobProfile, ...]
+    retrain: tuple[RetrainOption, ...] = ()
+    running: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The only input of a plan: complete, serialisable. remaining_s is T' (window seconds minus overhead already spent).
+    speed: measured relative throughput at a share, (pct, factor) points, linear between, s(100)=1; empty = proportional."""
+
+    remaining_s: float
+    capacity_pct: int
+    quantum_pct: int
+    min_quality: float
+    streams: tuple[StreamView, ...]
+    estimate: Literal["static", "hand-back"] = "static"
+    speed: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPlan:
+    """What one stream gets. knobs/retrain are names, None = no inference / no retraining. expected_quality: window average."""
+
+    id: str
+    knobs: str | None
+    infer_pct: int
+    retrain: str | None
+    train_pct: int
+    expected_quality: float
+    below_floor: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Shares of all streams; sum of shares + spare_pct = capacity_pct, always (`check`)."""
+
+    policy: str
+    streams: tuple[StreamPlan, ...]
+    spare_pct: int
+    expected_quality: float
+    steps: int = 0
+
+    def check(self, capacity_pct: int) -> None:
+        total = self.spare_pct + sum(s.infer_pct + s.train_pct for s in self.streams)
+        if total != capacity_pct or self.spare_pct < 0 or any(s.infer_pct < 0 or s.train_pct < 0 for s in self.streams):
+            raise ValueError(f"plan breaks 'shares + spare = capacity': {total} != {capacity_pct} in {self}")
+
+
+# --- micro-profiling --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileTrial:
+    """One micro-profiling run of a configuration family (configurations that differ only in epochs share it).
+    quality[k] is the held-out quality after k epochs, quality[0] before training; gpu_s_per_epoch on n_profiled samples."""
+
+    config: RetrainConfig
+    quality: tuple[float, ...]
+    init_gpu_s: float
+    gpu_s_per_epoch: float
+    n_profiled: int
+    n_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """What a running retraining tells after each epoch (epoch counts from 1; gpu_s: used so far)."""
+
+    job: str
+    epoch: int
+    loss: float
+    gpu_s: float
+    quality: float | None = None
+
+
+# --- window outcome ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOutcome:
+    id: str
+    start_quality: float | None
+    end_quality: float | None
+    predicted_quality: float | None
+    realised_quality: float | None
+    retrained: str | None = None
+    admitted: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOutcome:
+    """Predicted against realised, per stream and as the mean over streams; qualities are window averages (0-1)."""
+
+    window: int
+    opened_s: float
+    closed_s: float
+    streams: tuple[StreamOutcome, ...]
+    predicted_quality: float | None
+    realised_quality: float | None
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,56 @@
+"""The seam to cameras: a `Source` hands out encoded packets; decoding happens later and only when wanted (`streams.buffer`).
+
+Owner of the states an operator sees. A source never logs or raises a credential: errors are `StreamError` with a code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from configs.errors import StreamErrorCode
+from scheduler.types import Frame
+
+
+class CameraState(StrEnum):
+    CONNECTING = "connecting"
+    LIVE = "live"
+    STALLED = "stalled"
+    WAITING = "waiting"  # backing off before the next try
+    ENDED = "ended"  # a file that does not repeat
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraStatus:
+    """What is known of a camera right now. since_s: monotonic time of the last state change. error: redacted text."""
+
+    state: CameraState
+    since_s: float
+    code: StreamErrorCode | None = None
+    error: str = ""
+    width_px: int = 0
+    height_px: int = 0
+    fps: float = 0.0
+    frames_decoded: int = 0
+    packets_dropped: int = 0
+    reconnects: int = 0
+
+
+class Camera(Protocol):
+    """A running camera: one thread behind it reads, reconnects and decodes; the newest frame wins."""
+
+    id: str
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def want(self, *, fps: float, height_px: int = 0) -> None:
+        """Changes the wanted rate and height while running (0 = as the camera gives)."""
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""
+
+    def status(self) -> CameraStatus: ...
