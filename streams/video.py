@@ -1,0 +1,134 @@
+"""Video files read frame by frame, in order and as fast as asked: what `evaluate` and the experiments use.
+
+Live cameras go through `streams.camera`, where time passes and frames may be dropped; here none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from configs.errors import StreamError
+from streams import avio
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoInfo:
+    """What a file holds. fps: average rate (0 when the file does not say); frames: counted when the file does not say."""
+
+    width_px: int
+    height_px: int
+    fps: float
+    frames: int
+    codec: str
+
+    @property
+    def duration_s(self) -> float:
+        return self.frames / self.fps if self.fps > 0 else 0.0
+
+
+def probe(path: str | Path) -> VideoInfo:
+    """Size, rate, length and codec of a video file. Raises StreamError when it is missing or holds no video."""
+    subject = _name(path)
+    container, stream = _open(path)
+    with container:
+        fps = float(stream.average_rate or stream.guessed_rate or 0)
+        codec = stream.codec_context
+        frames = stream.frames or _count_packets(container, stream)
+        if not frames or not codec.width:
+            raise avio.codec_error(subject, "it holds no pictures")
+        return VideoInfo(width_px=codec.width, height_px=codec.height, fps=fps, frames=frames, codec=codec.name)
+
+
+def read_frames(
+    path: str | Path, *, every: int = 1, start: int = 0, stop: int | None = None, height_px: int = 0
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (index, picture uint8 (H, W, 3) RGB) for the frames start, start + every, ... below `stop`.
+
+    index counts decoded frames from 0. height_px: resized to this height, width in proportion (0 = as filmed); a picture is
+    never enlarged. Packets that cannot be decoded are skipped, so a truncated file gives the frames before its end.
+    Raises StreamError when the file is missing, no video, or holds no picture at all; ValueError for a bad step or range.
+    """
+    if every < 1 or start < 0:
+        raise ValueError(f"read_frames needs every >= 1 and start >= 0, got every={every}, start={start}")
+    return _frames(path, every=every, start=start, stop=stop, height_px=height_px)
+
+
+def _frames(path: str | Path, *, every: int, start: int, stop: int | None, height_px: int) -> Iterator[tuple[int, np.ndarray]]:
+    index = -1
+    container, stream = _open(path)
+    with container:
+        for index, frame in enumerate(_decoded(container, stream)):
+            if stop is not None and index >= stop:
+                return
+            if index >= start and (index - start) % every == 0:
+                yield index, to_rgb(frame, height_px=height_px)
+    if index < 0:
+        raise avio.codec_error(_name(path), "not one of its pictures could be decoded")
+
+
+def size_for_height(width_px: int, height_px: int, wanted_px: int) -> tuple[int, int]:
+    """(width, height) for a wanted height: proportional, even numbers of pixels, never larger than the picture."""
+    if wanted_px <= 0 or wanted_px >= height_px:
+        return width_px, height_px
+    width = max(2, 2 * round(width_px * wanted_px / height_px / 2))
+    return width, wanted_px
+
+
+def to_rgb(frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
+    """A decoded frame as a fresh uint8 (H, W, 3) RGB array, reduced to `height_px` when that is smaller."""
+    width, height = size_for_height(frame.width, frame.height, height_px)
+    interpolation = "AREA" if height != frame.height else "BILINEAR"
+    picture = frame.reformat(width=width, height=height, format="rgb24", interpolation=interpolation)
+    return picture.to_ndarray()
+
+
+def _name(path: str | Path) -> str:
+    return f"video {path}"
+
+
+def _open(path: str | Path) -> tuple[InputContainer, VideoStream]:
+    avio.quiet()
+    try:
+        # The prefix keeps FFmpeg from reading a name such as "http:x" or "concat:y" as a protocol.
+        container = av.open(f"file:{path}", metadata_errors="replace")
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise _open_error(path, error) from None
+    if not container.streams.video or container.streams.video[0].codec_context is None:
+        container.close()
+        raise avio.codec_error(_name(path), "it holds no video that can be decoded")
+    return container, container.streams.video[0]
+
+
+def _open_error(path: str | Path, error: BaseException) -> StreamError:
+    file = Path(path)
+    if file.is_file() and file.stat().st_size == 0:
+        return avio.codec_error(_name(path), "the file is empty")
+    return avio.stream_error(error, subject=_name(path))
+
+
+def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, av.error.FFmpegError):
+            return
+        try:
+            yield from packet.decode()
+        except av.error.FFmpegError:
+            continue  # one bad packet; the decoder resynchronises at the next keyframe
+
+
+def _count_packets(container: InputContainer, stream: VideoStream) -> int:
+    try:
+        return sum(1 for packet in container.demux(stream) if packet.size)
+    except av.error.FFmpegError:
+        return 0
