@@ -75,7 +75,9 @@ class ConfigError(DriftboxError):
     exit_code = 2
     default_code = "config"
 
-    def __init__(self, message: str, *, problems: tuple[tuple[str, str], ...] = (), subject: str = "", remedy: str = "") -> None:
+    def __init__(
+        self, message: str, *, problems: tuple[tuple[str, str], ...] = (), subject: str = "", remedy: str = ""
+    ) -> None:
         super().__init__(message, subject=subject, remedy=remedy)
         self.problems = tuple((path, redact(text)) for path, text in problems)
 

@@ -1,0 +1,52 @@
+"""What all sections share: frozen, unknown keys refused, every field with description, unit, range and default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A part of the configuration. Frozen: a changed configuration is a new object, so that nobody sees half of a change."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+
+def setting(
+    default: Any = ...,
+    *,
+    text: str,
+    strict: bool = True,
+    unit: str = "",
+    ge: float | None = None,
+    le: float | None = None,
+    gt: float | None = None,
+    max_length: int | None = None,
+    default_factory: Callable[..., Any] | None = None,
+    default_text: str = "",
+    example: str = "",
+) -> Any:
+    """One field: `text` says what it does, `unit` what the number counts; bounds as in pydantic.
+
+    default_text: how a computed default is named in the documentation; example: a value shown there for a required field.
+    Numbers and booleans are strict: YAML is typed, so `"5"` for a number and `yes` for a port are mistakes, not values
+    (strict=False for types that know no strictness).
+    """
+    strictly = strict and (type(default) in (bool, int, float) or bool(unit))
+    extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "example": example}
+    kwargs: dict[str, Any] = {
+        "description": text,
+        "ge": ge,
+        "le": le,
+        "gt": gt,
+        "max_length": max_length,
+        "strict": strictly or None,
+    }
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    if default_factory is not None:
+        return Field(default_factory=default_factory, json_schema_extra=extra, **kwargs)
+    return Field(default, json_schema_extra=extra, **kwargs)

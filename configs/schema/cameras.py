@@ -1,0 +1,66 @@
+"""Section `cameras`: a list of what the box watches."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
+from configs.schema.base import Section, setting
+from configs.schema.box import checked_id
+from configs.schema.secret import CameraUrl
+
+#: A corner of a mask: (x, y) as fractions of width and height, from the upper left.
+Point = tuple[float, float]
+
+
+class CameraEntry(Section):
+    """One camera."""
+
+    id: str = setting(
+        ...,
+        text="Name in folders, topics and pages: lower case letters, digits, `_`, `-`; unique.",
+        example="gate",
+        max_length=63,
+    )
+    url: CameraUrl = setting(
+        ...,
+        text="`rtsp://`, `rtsps://`, `http://`, `https://` (MJPEG, HLS), the path of a video file, `/dev/video0`, or "
+        "`rendered:street?seed=1`. Credentials as references: `rtsp://user:${env:CAM_PW}@host/stream`.",
+        example="rtsp://user:${env:GATE_PASSWORD}@192.0.2.10/stream1",
+    )
+    name: str = setting("", text="Name for people; empty: the id.", max_length=80)
+    fps: float = setting(5.0, unit="frames/s", ge=0, le=120, text="Wanted analysis rate; 0: as the camera gives.")
+    height_px: int = setting(
+        0, unit="px", ge=0, le=4320, text="Height to which frames are reduced before anything else; 0: as the camera gives."
+    )
+    transport: Literal["tcp", "udp"] = setting("tcp", text="How RTSP carries the video. `udp` loses packets on a busy network.")
+    masks: tuple[tuple[Point, ...], ...] = setting(
+        (),
+        text="Privacy masks: polygons of [x, y] corners as fractions 0-1 of width and height. Burnt in before anything else.",
+        default_text="none",
+    )
+    edge: str | None = setting(None, text="Edge model for this camera only.", default_text="`models.edge`")
+    loop: bool = setting(False, text="Begin a video file again at its end; without it the camera ends with the file.")
+    enabled: bool = setting(True, text="Watch this camera.")
+
+    @field_validator("id")
+    @classmethod
+    def _id(cls, value: str) -> str:
+        return checked_id(value)
+
+    @field_validator("masks")
+    @classmethod
+    def _polygons(cls, masks: tuple[tuple[Point, ...], ...]) -> tuple[tuple[Point, ...], ...]:
+        for number, polygon in enumerate(masks):
+            if len(polygon) < 3:
+                raise PydanticCustomError("mask", "mask {number} needs at least 3 corners", {"number": number})
+            if any(not 0 <= value <= 1 for point in polygon for value in point):
+                raise PydanticCustomError("mask", "mask {number} has a corner outside 0 to 1", {"number": number})
+        return masks
+
+    @property
+    def title(self) -> str:
+        """What people read: the name, or the id when there is none."""
+        return self.name or self.id

@@ -1,0 +1,46 @@
+"""Rules that join several sections; they work on unvalidated data too, so that all problems are reported together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Sections and defaults the rules need; kept true by a test against the schema.
+DEFAULTS: dict[tuple[str, str], int] = {
+    ("gpus", "capacity_pct"): 100,
+    ("scheduler", "quantum_pct"): 5,
+    ("window", "prep_pct"): 50,
+}
+
+
+def cross_problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(field path, text) of every broken rule. `data`: the configuration as plain mappings and lists, possibly wrong."""
+    return [*_duplicate_cameras(data.get("cameras")), *_shares(data)]
+
+
+def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
+    if not isinstance(cameras, Sequence) or isinstance(cameras, str):
+        return []
+    ids = [camera.get("id") if isinstance(camera, Mapping) else None for camera in cameras]
+    counts = Counter(i for i in ids if isinstance(i, str))
+    return [
+        (f"cameras[{at}].id", f"id '{i}' is used by {counts[i]} cameras; every camera needs its own")
+        for at, i in enumerate(ids)
+        if isinstance(i, str) and counts[i] > 1 and i in ids[:at]
+    ]
+
+
+def _number(data: Mapping[str, Any], section: str, key: str) -> float:
+    values = data.get(section)
+    value = values.get(key) if isinstance(values, Mapping) else None
+    return value if isinstance(value, int | float) else DEFAULTS[section, key]
+
+
+def _shares(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    capacity = _number(data, "gpus", "capacity_pct")
+    return [
+        (f"{section}.{key}", f"must not exceed gpus.capacity_pct ({capacity:g} pct)")
+        for section, key in (("scheduler", "quantum_pct"), ("window", "prep_pct"))
+        if _number(data, section, key) > capacity
+    ]

@@ -1,0 +1,81 @@
+"""Sections `window` and `scheduler`: the retraining window and how it is planned (Ekya, NSDI 2022, sections 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from configs.schema.base import Section, setting
+
+#: Longest default of `window.first_seconds`: a new box should learn something soon.
+FIRST_WINDOW_S = 60.0
+
+
+def _first_seconds(data: dict[str, Any]) -> float:
+    return float(min(data.get("seconds", 200.0), FIRST_WINDOW_S))
+
+
+class WindowSection(Section):
+    """The retraining window: label, profile, plan, retrain, admit, swap; then the next one."""
+
+    seconds: float = setting(200.0, unit="s", ge=10, le=86_400, text="Length of a window (200 s in the Ekya paper).")
+    first_seconds: float = setting(
+        default_factory=_first_seconds,
+        default_text="60, or `seconds` if that is less",
+        unit="s",
+        ge=5,
+        le=86_400,
+        text="Length of the first window after a start; shorter, so that a new box learns soon.",
+    )
+    label_frames: int = setting(
+        40, unit="frames", ge=4, le=10_000, text="Frames per camera and window that the golden model labels."
+    )
+    holdout_frac: float = setting(
+        0.4, unit="fraction", ge=0.1, le=0.9, text="Part of the labelled frames kept for measuring, never trained on."
+    )
+    gate_frames: int = setting(
+        16, unit="frames", ge=2, le=10_000, text="Newest held-out frames on which a retrained model must beat the serving one."
+    )
+    gate_margin: float = setting(
+        0.0, unit="F1", ge=0, le=0.5, text="How much better than the serving model a retrained one must be to be admitted."
+    )
+    prep_pct: int = setting(50, unit="pct", ge=5, le=1600, text="Share that labelling and profiling get while they run.")
+    prep_max_frac: float = setting(
+        0.4, unit="fraction", ge=0.05, le=0.9, text="Labelling and profiling must end within this part of the window."
+    )
+    sample_fps: float = setting(
+        1.0, unit="frames/s", gt=0, le=30, text="Rate at which frames of a camera are kept as candidates for labelling."
+    )
+    profile_epochs: int = setting(
+        3, unit="epochs", ge=1, le=50, text="Epochs of a micro-profiling trial; the curve is extrapolated."
+    )
+    profile_data_frac: float = setting(
+        0.5, unit="fraction", gt=0, le=1, text="Part of the training labels that a micro-profiling trial uses."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.first_seconds > self.seconds:
+            raise PydanticCustomError("window", "first_seconds must not be longer than seconds")
+        return self
+
+
+class SchedulerSection(Section):
+    """Who retrains, with which configuration, and everybody's share."""
+
+    policy: Literal["thief-repeat", "thief", "optimal", "uniform", "fixed-resources", "fixed-config", "no-retrain"] = setting(
+        "thief-repeat", text="The policy that plans. `thief-repeat`: the paper's thief, repeated until nothing improves."
+    )
+    estimate: Literal["static", "hand-back"] = setting(
+        "hand-back",
+        text="What a plan assumes after a retraining ends: its share lies idle (`static`) or is given on (`hand-back`).",
+    )
+    quantum_pct: int = setting(5, unit="pct", ge=1, le=100, text="Smallest amount of compute that is moved between jobs.")
+    min_quality: float = setting(
+        0.4, unit="F1", ge=0, le=1, text="Floor: no plan may let a camera's quality fall below it if that can be avoided."
+    )
+    min_gain: float = setting(
+        0.01, unit="F1", ge=0, le=0.5, text="Predicted gain below which a retraining is not worth starting."
+    )
