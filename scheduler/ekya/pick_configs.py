@@ -1,0 +1,109 @@
+"""PickConfigs (Ekya Alg. 2): the best configurations under given shares, in integer quanta, with the quality floor.
+
+Streams meet only in the total, so each is solved alone and remembered by its (infer, train) quanta: one steal touches at most
+two streams. Allocations are ranked by (streams below the floor ascending, mean quality descending); the paper leaves an empty
+pool undefined, a hard minus infinity makes the thief stick, and a floor applied at the end only can be violated (card 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.errors import UsageError
+from scheduler.ekya.estimate import QUALITY_TOL, Choice, SpeedCurve, StreamEstimator
+from scheduler.types import Plan, Snapshot, StreamPlan
+
+#: Quanta of one stream: (inference, training).
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, order=False)
+class Rank:
+    """How good an allocation is. below: streams under the floor; quality: mean window average."""
+
+    below: int
+    quality: float
+
+    def beats(self, other: Rank) -> bool:
+        """Strictly better: fewer streams below the floor, or as many and a higher mean by more than float noise."""
+        if self.below != other.below:
+            return self.below < other.below
+        return self.quality > other.quality + QUALITY_TOL
+
+
+class PickConfigs:
+    """PickConfigs over one snapshot. `calls` counts the allocations ranked (the paper's measure of work).
+
+    Errors: UsageError if capacity or quantum is not positive.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        if snapshot.quantum_pct <= 0 or snapshot.capacity_pct < 0:
+            raise UsageError(
+                f"cannot plan {snapshot.capacity_pct} pct in quanta of {snapshot.quantum_pct} pct",
+                remedy="capacity_pct must not be negative and quantum_pct must be at least 1",
+            )
+        self.snapshot = snapshot
+        self.quantum_pct = snapshot.quantum_pct
+        #: Whole quanta; what capacity holds beyond them can be owned by nobody and ends up as spare.
+        self.quanta = snapshot.capacity_pct // snapshot.quantum_pct
+        speed = SpeedCurve(snapshot.speed)
+        self.estimators = tuple(StreamEstimator.of(view, snapshot, speed) for view in snapshot.streams)
+        self._memo: list[dict[Pair, Choice]] = [{} for _ in self.estimators]
+        self.calls = 0
+
+    def choice(self, stream: int, pair: Pair) -> Choice:
+        """Best choice of stream number `stream` under `pair` quanta."""
+        memo = self._memo[stream]
+        found = memo.get(pair)
+        if found is None:
+            infer, train = pair
+            found = self.estimators[stream].best(infer * self.quantum_pct, train * self.quantum_pct)
+            memo[pair] = found
+        return found
+
+    def rank(self, pairs: Sequence[Pair]) -> Rank:
+        """Rank of a whole allocation; pairs in stream order."""
+        self.calls += 1
+        choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
+        return rank_of(choices)
+
+    def plan(self, policy: str, pairs: Sequence[Pair]) -> Plan:
+        """The plan of an allocation."""
+        q = self.quantum_pct
+        shares = [(infer * q, train * q) for infer, train in pairs]
+        choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
+        return build_plan(self.snapshot, policy, shares, choices, steps=self.calls)
+
+
+def rank_of(choices: Sequence[Choice]) -> Rank:
+    """Streams below the floor, and the mean quality (0 without streams)."""
+    quality = sum(c.quality for c in choices) / len(choices) if choices else 0.0
+    return Rank(sum(c.below_floor for c in choices), quality)
+
+
+def build_plan(
+    snapshot: Snapshot, policy: str, shares_pct: Sequence[tuple[int, int]], choices: Sequence[Choice], *, steps: int
+) -> Plan:
+    """The plan of shares (infer pct, train pct) and choices in stream order.
+
+    A training share that no retraining uses is owned by nobody: it becomes spare. Errors: ValueError if the shares do not add up.
+    """
+    streams = tuple(
+        StreamPlan(
+            id=view.id,
+            knobs=choice.knobs.name if choice.knobs else None,
+            infer_pct=infer_pct,
+            retrain=choice.retrain.name if choice.retrain else None,
+            train_pct=train_pct if choice.retrain else 0,
+            expected_quality=choice.quality,
+            below_floor=choice.below_floor,
+        )
+        for view, (infer_pct, train_pct), choice in zip(snapshot.streams, shares_pct, choices, strict=True)
+    )
+    spare_pct = snapshot.capacity_pct - sum(s.infer_pct + s.train_pct for s in streams)
+    quality = rank_of(choices).quality
+    plan = Plan(policy=policy, streams=streams, spare_pct=spare_pct, expected_quality=quality, steps=steps)
+    plan.check(snapshot.capacity_pct)
+    return plan

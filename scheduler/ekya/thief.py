@@ -1,0 +1,114 @@
+"""The thief scheduler, Ekya Alg. 1: every job in turn steals shares from every other while that raises the mean quality.
+
+    thief         the listing: one sweep over ordered (thief, victim) pairs
+    thief-repeat  sweeps until one changes nothing, as the paper's prose says; it matters (card section 8, table R)
+
+Jobs, in order: each stream's inference job, then its training job if the stream has any retraining option. The start is the
+fair split, remainder to the first jobs. Every share is an integer number of quanta, so the sum is constant and nothing drifts.
+What we changed: the incumbent is copied before each trial (the listing aliases it); in thief-repeat the last steal takes what
+the victim still holds; allocations are ranked with the floor first (`pick_configs.Rank`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.ekya.pick_configs import Pair, PickConfigs, Rank
+from scheduler.types import Plan, Snapshot
+
+#: A job: (stream number, 0 = inference / 1 = training).
+Job = tuple[int, int]
+
+
+def jobs_of(snapshot: Snapshot) -> tuple[Job, ...]:
+    """Every job that can hold a share. A finished retraining (no options left) is no job any more."""
+    return tuple((number, kind) for number, view in enumerate(snapshot.streams) for kind in (0, 1) if kind == 0 or view.retrain)
+
+
+def fair_split(quanta: int, jobs: int) -> list[int]:
+    """`quanta` over `jobs`, remainder to the first."""
+    if jobs == 0:
+        return []
+    base, extra = divmod(quanta, jobs)
+    return [base + (1 if number < extra else 0) for number in range(jobs)]
+
+
+def to_pairs(jobs: Sequence[Job], shares: Sequence[int], streams: int) -> list[Pair]:
+    """Shares in job order -> (infer, train) quanta in stream order."""
+    pairs = [[0, 0] for _ in range(streams)]
+    for (stream, kind), share in zip(jobs, shares, strict=True):
+        pairs[stream][kind] = share
+    return [(infer, train) for infer, train in pairs]
+
+
+@dataclass
+class _Search:
+    """The incumbent allocation of one run and how it is improved."""
+
+    picker: PickConfigs
+    jobs: tuple[Job, ...]
+    best: list[int]
+    rank: Rank
+    steal_quanta: int
+    cap_last: bool
+
+    def rank_shares(self, shares: Sequence[int]) -> Rank:
+        return self.picker.rank(to_pairs(self.jobs, shares, len(self.picker.estimators)))
+
+    def steal(self, thief: int, victim: int) -> bool:
+        """Steal from one victim for as long as each steal helps; True if the incumbent moved."""
+        moved = False
+        while True:
+            held = self.best[victim]
+            amount = min(self.steal_quanta, held) if self.cap_last else self.steal_quanta
+            if amount == 0 or amount > held:
+                return moved
+            trial = self.best.copy()
+            trial[victim] -= amount
+            trial[thief] += amount
+            rank = self.rank_shares(trial)
+            if not rank.beats(self.rank):
+                return moved
+            self.best, self.rank, moved = trial, rank, True
+
+    def sweep(self) -> bool:
+        """One pass over all ordered pairs; True if anything moved."""
+        moved = False
+        for thief in range(len(self.jobs)):
+            for victim in range(len(self.jobs)):
+                if victim != thief and self.steal(thief, victim):
+                    moved = True
+        return moved
+
+
+def _search(snapshot: Snapshot, steal_quanta: int, cap_last: bool) -> _Search:
+    picker = PickConfigs(snapshot)
+    jobs = jobs_of(snapshot)
+    start = fair_split(picker.quanta, len(jobs))
+    search = _Search(picker, jobs, start, Rank(0, 0.0), max(1, steal_quanta), cap_last)
+    search.rank = search.rank_shares(start)
+    return search
+
+
+def thief(snapshot: Snapshot, *, steal_quanta: int = 1) -> Plan:
+    """The listing: one sweep. steal_quanta is the paper's Delta in quanta."""
+    search = _search(snapshot, steal_quanta, cap_last=False)
+    search.sweep()
+    return search.picker.plan("thief", to_pairs(search.jobs, search.best, len(snapshot.streams)))
+
+
+def thief_repeat(snapshot: Snapshot, *, steal_quanta: int = 1, policy: str = "thief-repeat") -> Plan:
+    """Sweeps until stable. It ends: every accepted steal improves the rank, and there are finitely many allocations."""
+    search = _search(snapshot, steal_quanta, cap_last=True)
+    while search.sweep():
+        pass
+    return search.picker.plan(policy, to_pairs(search.jobs, search.best, len(snapshot.streams)))
+
+
+def fair(snapshot: Snapshot) -> Plan:
+    """The thief's starting point: the fair split over all jobs with the best configurations under it."""
+    picker, jobs = PickConfigs(snapshot), jobs_of(snapshot)
+    pairs = to_pairs(jobs, fair_split(picker.quanta, len(jobs)), len(snapshot.streams))
+    picker.rank(pairs)
+    return picker.plan("fair", pairs)
