@@ -1,6 +1,6 @@
-"""H.264 made here: for rendered cameras, whose pictures must leave as a real camera's would, and for video files.
+"""H.264 and H.265 made here: for rendered cameras, whose pictures must leave as a real camera's would, and for video files.
 
-`H264Encoder` gives Annex B access units with the parameter sets in front of every keyframe: a viewer may join at any of them.
+`AnnexBEncoder` gives Annex B access units with the parameter sets in front of every keyframe: a viewer may join at any of them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,38 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-_X264 = {
-    "preset": "ultrafast",
-    "tune": "zerolatency",
-    # One slice and one thread: more of them save nothing at these sizes and cost the box a thread pool per camera.
-    "x264-params": "repeat-headers=1:annexb=1:scenecut=0:sliced-threads=0:slices=1:threads=1",
+_FAST = {"preset": "ultrafast", "tune": "zerolatency"}
+# One slice and one thread: more of them save nothing at these sizes and cost the box a thread pool per camera.
+_ENCODERS: dict[str, tuple[str, dict[str, str]]] = {
+    "h264": ("libx264", _FAST | {"x264-params": "repeat-headers=1:annexb=1:scenecut=0:sliced-threads=0:slices=1:threads=1"}),
+    "hevc": (
+        "libx265",
+        _FAST | {"x265-params": "repeat-headers=1:annexb=1:scenecut=0:pools=none:frame-threads=1:log-level=none"},
+    ),
 }
 
 
-class H264Encoder:
+class AnnexBEncoder:
     """RGB pictures of one size in, Annex B access units out, one for one and without delay.
 
-    keyframe_s: seconds between keyframes; crf: x264's quality (lower is better, 18-30 is usual).
+    keyframe_s: seconds between keyframes; crf: the encoder's quality (lower is better, 18-30 is usual); codec: h264 or hevc.
     """
 
-    def __init__(self, width_px: int, height_px: int, *, fps: float, keyframe_s: float = 1.0, crf: int = 26) -> None:
+    def __init__(
+        self, width_px: int, height_px: int, *, fps: float, keyframe_s: float = 1.0, crf: int = 26, codec: str = "h264"
+    ) -> None:
         if width_px % 2 or height_px % 2:
-            raise ValueError(f"H.264 pictures need even sides, got {width_px}x{height_px}")
+            raise ValueError(f"pictures of {codec} need even sides, got {width_px}x{height_px}")
+        if codec not in _ENCODERS:
+            raise ValueError(f"codec must be one of {', '.join(_ENCODERS)}, got {codec!r}")
         rate = Fraction(fps).limit_denominator(1001)
-        context: VideoCodecContext = av.CodecContext.create("libx264", "w")
+        library, options = _ENCODERS[codec]
+        context = cast(VideoCodecContext, av.CodecContext.create(library, "w"))
         context.width, context.height = width_px, height_px
         context.pix_fmt = "yuv420p"
         context.framerate, context.time_base = rate, 1 / rate
         context.gop_size = max(1, round(fps * keyframe_s))
-        context.options = {**_X264, "crf": str(crf)}
+        context.options = {**options, "crf": str(crf)}
         context.open()
         self._context = context
         self._index = 0
