@@ -12,7 +12,7 @@ import re
 CLASSES: tuple[str, ...] = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "animal")
 
 #: COCO class index -> index in CLASSES (COCO 14-23 are bird, cat, dog, ... giraffe: all "animal").
-COCO_TO_CLASSES: dict[int, int] = {0: 0, 1: 1, 2: 2, 3: 3, 5: 4, 7: 5} | {coco: 6 for coco in range(14, 24)}
+COCO_TO_CLASSES: dict[int, int] = {0: 0, 1: 1, 2: 2, 3: 3, 5: 4, 7: 5} | dict.fromkeys(range(14, 24), 6)
 
 CAMERA_ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 

@@ -66,6 +66,9 @@ class _Hidden:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shown()!r})"
 
+    def __format__(self, spec: str) -> str:
+        return format(self.shown(), spec)
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, _Hidden) and other._text == self._text
 
