@@ -1,4 +1,4 @@
-"""How good detections are: F1 at IoU 0.3 (the box's quality, as in Ekya section 6.1), at IoU 0.5, and COCO's mean AP. numpy only.
+"""How good detections are: F1 at IoU 0.3 (quality in the box, as in Ekya section 6.1) and 0.5, and COCO's mean AP. numpy only.
 
 Matching is greedy and class-aware: predictions in order of falling score each take the free label of their own class that they
 overlap most, if that overlap reaches the IoU threshold (Everingham et al., PASCAL VOC; Lin et al., COCO).
@@ -141,7 +141,7 @@ def _of_class(detections: Detections, class_id: int) -> Detections:
 
 
 def mean_average_precision(frames: Sequence[FramePair], *, ious: Sequence[float] = COCO_IOUS) -> float:
-    """Mean AP (0-1) over the classes that have labels and over `ious`. Without any label: 1.0 if nothing is predicted, else 0.0."""
+    """Mean AP (0-1) over the classes that have labels and over `ious`. Without labels: 1.0 if nothing is predicted, else 0."""
     classes = sorted({int(c) for _, labels in frames for c in labels.class_id})
     if not classes:
         return 0.0 if any(len(p) for p, _ in frames) else 1.0
