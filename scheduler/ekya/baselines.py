@@ -1,18 +1,18 @@
 """What the thief is compared with: Ekya section 6 ("Uniform", Ekya-FixedRes, Ekya-FixedConfig) and no retraining at all.
 
-The even splits are made in whole percent points, not in quanta: the quantum is the step of the planner's search, and on a coarse
-grid an even split would leave some cameras without any share, which would make the baseline a straw man. It follows that on a
-coarse grid a baseline may, rarely, beat `optimal`; with quantum_pct = 1 it cannot.
+The even splits are made in whole percent points, not in quanta: the quantum is the step of the planner's search, and on a
+coarse grid an even split would leave some cameras without any share, which would make the baseline a straw man. It follows that
+on a coarse grid a baseline may, rarely, beat `optimal`; with quantum_pct = 1 it cannot.
 
 Fixed configurations (the paper's Cfg 1 and Cfg 2, "high" and "low" resource points of the Pareto front). The front of a list of
 options is every option that no other one matches or beats in both cost (less) and end quality (more); of equals, the first
-listed stays. `high` is the costliest option on the front, which is the cheapest way to the best predicted quality; `low` is the
-cheapest option on the front, which is the cheapest of all. Both are taken per stream from the options in the snapshot; any other
-text is the name of an option, so that one configuration can be fixed for all streams and windows (`front_names` finds the two
-from hold-out streams, as the authors did).
+listed stays. `high` is the costliest option on the front, which is the cheapest way to the best predicted quality; `low` is
+the cheapest option on the front, which is the cheapest of all. Both are taken per stream from the options in the snapshot; any
+other text is the name of an option, so that one configuration can be fixed for all streams and windows (`front_names` finds the
+two from hold-out streams, as the authors did).
 
-A uniform stream always retrains with its configuration, whether it helps or not; only one that cannot end in the time left is not
-started (its share lies spare, as it would in the original, where the unfinished model is thrown away).
+A uniform stream always retrains with its configuration, whether it helps or not; only one that cannot end in the time left is
+not started (its share lies spare; in the original it is wasted, the unfinished model being thrown away).
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def split_evenly(total_pct: int, parts: int) -> list[int]:
 
 
 def uniform_shares(snapshot: Snapshot, infer_pct: int) -> list[tuple[int, int]]:
-    """(infer, train) pct per stream: `infer_pct` percent of the capacity to inference, the rest to retraining, both split evenly.
+    """(infer, train) pct per stream: `infer_pct` percent of the capacity to inference, the rest to retraining, both even.
 
     A stream without options has finished: its training share is re-split equally over all remaining jobs (the authors'
-    simulator). Doing so at each completion in turn comes to the same as doing it at once from what is finished now, so the split
-    needs no memory: with V streams of which d have finished, every remaining job gets d*train/(2V-d) more.
+    simulator). Doing so at each completion in turn comes to the same as doing it at once from what is finished now, so the
+    split needs no memory: with V streams of which d have finished, every remaining job gets d*train/(2V-d) more.
     """
     streams, capacity = len(snapshot.streams), snapshot.capacity_pct
     if streams == 0:

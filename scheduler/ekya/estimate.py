@@ -14,7 +14,7 @@ Symbols of the paper -> names here:
     none        A = phi * a0
 
 What we changed: demand <= share (the listing's strict < refuses a job its exact demand); a retraining that does not end above
-a0 is dropped beforehand, as the authors' code does (in hand-back mode it could otherwise win for the share that it frees);
+a0 is never planned, as in the authors' code (in hand-back mode it could otherwise win for the share that it frees);
 speed above one GPU counts whole GPUs linearly and the remainder by the curve. No credit for intermediate checkpoints.
 """
 
@@ -24,7 +24,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -121,6 +120,11 @@ def duration_s(cost_gpu_s: float, train_pct: float, speed: SpeedCurve) -> float:
     return cost_gpu_s / factor if factor > 0 else math.inf
 
 
+def is_useful(option: RetrainOption, view: StreamView) -> bool:
+    """Does the option end above the serving model? No other is ever worth its share."""
+    return option.end_quality > view.quality
+
+
 @dataclass
 class StreamEstimator:
     """EstimateAccuracy for one stream of a snapshot, for any pair of shares in percent points. Pure; caches what repeats."""
@@ -130,17 +134,15 @@ class StreamEstimator:
     min_quality: float
     hand_back: bool
     speed: SpeedCurve
+    options: tuple[RetrainOption, ...] = ()
     _knobs: dict[float, tuple[KnobProfile | None, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: StreamView, snapshot: Snapshot, speed: SpeedCurve) -> StreamEstimator:
+    def of(cls, view: StreamView, snapshot: Snapshot, speed: SpeedCurve, *, only_useful: bool = True) -> StreamEstimator:
+        """The estimator of `view`. only_useful: leave out options that do not end above the serving model."""
+        options = tuple(o for o in view.retrain if not only_useful or is_useful(o, view))
         hand_back = snapshot.estimate == "hand-back"
-        return cls(view, max(0.0, snapshot.remaining_s), snapshot.min_quality, hand_back, speed)
-
-    @cached_property
-    def useful(self) -> tuple[RetrainOption, ...]:
-        """The options that end above the serving model; no other is ever worth its share."""
-        return tuple(o for o in self.view.retrain if o.end_quality > self.view.quality)
+        return cls(view, max(0.0, snapshot.remaining_s), snapshot.min_quality, hand_back, speed, options)
 
     def knobs_at(self, share_pct: float) -> tuple[KnobProfile | None, float]:
         """(lambda*, phi) at a share."""
@@ -170,7 +172,7 @@ class StreamEstimator:
         knobs, frac = self.knobs_at(infer_pct)
         quality, chosen = frac * self.view.quality, None
         factor = self.speed.at(train_pct)
-        for option in self.useful if factor > 0 else ():
+        for option in self.options if factor > 0 else ():
             candidate = self._retrained(option, frac, infer_pct, train_pct, factor)
             if candidate is not None and candidate > quality + QUALITY_TOL:
                 quality, chosen = candidate, option
@@ -202,7 +204,7 @@ class StreamEstimator:
         now = before * self.view.quality
         quality = np.where(valid, now, -np.inf)
         if self.remaining_s > 0:
-            for option in self.useful:
+            for option in self.options:
                 with np.errstate(divide="ignore"):
                     taken = np.where(factor > 0, option.cost_gpu_s / np.where(factor > 0, factor, 1.0), np.inf)
                 fits = taken <= self.remaining_s

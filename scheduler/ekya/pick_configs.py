@@ -2,7 +2,7 @@
 
 Streams meet only in the total, so each is solved alone and remembered by its (infer, train) quanta: one steal touches at most
 two streams. Allocations are ranked by (streams below the floor ascending, mean quality descending); the paper leaves an empty
-pool undefined, a hard minus infinity makes the thief stick, and a floor applied at the end only can be violated (card 3.3).
+pool undefined, a hard minus infinity makes the thief stick, and a floor applied at the end only can be violated.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Rank:
 class PickConfigs:
     """PickConfigs over one snapshot. `calls` counts the allocations ranked (the paper's measure of work).
 
+    only_useful: leave out retrainings that do not end above the serving model (see `thief` for why not always).
+
     Errors: UsageError if capacity or quantum is not positive.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, only_useful: bool = True) -> None:
         if snapshot.quantum_pct <= 0 or snapshot.capacity_pct < 0:
             raise UsageError(
                 f"cannot plan {snapshot.capacity_pct} pct in quanta of {snapshot.quantum_pct} pct",
@@ -49,7 +51,7 @@ class PickConfigs:
         #: Whole quanta; what capacity holds beyond them can be owned by nobody and ends up as spare.
         self.quanta = snapshot.capacity_pct // snapshot.quantum_pct
         speed = SpeedCurve(snapshot.speed)
-        self.estimators = tuple(StreamEstimator.of(view, snapshot, speed) for view in snapshot.streams)
+        self.estimators = tuple(StreamEstimator.of(view, snapshot, speed, only_useful=only_useful) for view in snapshot.streams)
         self._memo: list[dict[Pair, Choice]] = [{} for _ in self.estimators]
         self.calls = 0
 
@@ -88,7 +90,8 @@ def build_plan(
 ) -> Plan:
     """The plan of shares (infer pct, train pct) and choices in stream order.
 
-    A training share that no retraining uses is owned by nobody: it becomes spare. Errors: ValueError if the shares do not add up.
+    A training share that no retraining uses is owned by nobody: it becomes spare. Errors: ValueError if the shares exceed the
+    capacity.
     """
     streams = tuple(
         StreamPlan(

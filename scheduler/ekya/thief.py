@@ -1,7 +1,7 @@
 """The thief scheduler, Ekya Alg. 1: every job in turn steals shares from every other while that raises the mean quality.
 
     thief         the listing: one sweep over ordered (thief, victim) pairs
-    thief-repeat  sweeps until one changes nothing, as the paper's prose says; it matters (card section 8, table R)
+    thief-repeat  sweeps until one changes nothing, as the paper's prose says; it matters (the tests measure how much)
 
 Jobs, in order: each stream's inference job, then its training job if the stream has any retraining option. The start is the
 fair split, remainder to the first jobs. Every share is an integer number of quanta, so the sum is constant and nothing drifts.
@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler.ekya.estimate import is_useful
 from scheduler.ekya.pick_configs import Pair, PickConfigs, Rank
-from scheduler.types import Plan, Snapshot
+from scheduler.types import Plan, RetrainOption, Snapshot, StreamView
 
 #: A job: (stream number, 0 = inference / 1 = training).
 Job = tuple[int, int]
@@ -56,6 +57,17 @@ class _Search:
     def rank_shares(self, shares: Sequence[int]) -> Rank:
         return self.picker.rank(to_pairs(self.jobs, shares, len(self.picker.estimators)))
 
+    def pairs(self) -> list[Pair]:
+        """The incumbent in stream order."""
+        return to_pairs(self.jobs, self.best, len(self.picker.estimators))
+
+    def retrainings(self) -> list[tuple[StreamView, RetrainOption | None]]:
+        """What each stream would train under the incumbent."""
+        views = self.picker.snapshot.streams
+        return [
+            (view, self.picker.choice(v, pair).retrain) for v, (view, pair) in enumerate(zip(views, self.pairs(), strict=True))
+        ]
+
     def steal(self, thief: int, victim: int) -> bool:
         """Steal from one victim for as long as each steal helps; True if the incumbent moved."""
         moved = False
@@ -82,28 +94,38 @@ class _Search:
         return moved
 
 
-def _search(snapshot: Snapshot, steal_quanta: int, cap_last: bool) -> _Search:
-    picker = PickConfigs(snapshot)
-    jobs = jobs_of(snapshot)
+def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
+    """Run the thief over the options as given; if that names one that does not raise quality, run it again without such.
+
+    The listing offers every option, and the known answers were made so. Only hand-back can be drawn to a useless one: the
+    share that it frees flatters it, although giving that share to inference at once is at least as good.
+    """
+    search = _run(PickConfigs(snapshot, only_useful=False), steal_quanta, repeat=repeat)
+    if any(option is not None and not is_useful(option, view) for view, option in search.retrainings()):
+        return _run(PickConfigs(snapshot), steal_quanta, repeat=repeat)
+    return search
+
+
+def _run(picker: PickConfigs, steal_quanta: int, *, repeat: bool) -> _Search:
+    jobs = jobs_of(picker.snapshot)
     start = fair_split(picker.quanta, len(jobs))
-    search = _Search(picker, jobs, start, Rank(0, 0.0), max(1, steal_quanta), cap_last)
+    search = _Search(picker, jobs, start, Rank(0, 0.0), max(1, steal_quanta), cap_last=repeat)
     search.rank = search.rank_shares(start)
+    while search.sweep() and repeat:
+        pass
     return search
 
 
 def thief(snapshot: Snapshot, *, steal_quanta: int = 1) -> Plan:
     """The listing: one sweep. steal_quanta is the paper's Delta in quanta."""
-    search = _search(snapshot, steal_quanta, cap_last=False)
-    search.sweep()
-    return search.picker.plan("thief", to_pairs(search.jobs, search.best, len(snapshot.streams)))
+    search = _search(snapshot, steal_quanta, repeat=False)
+    return search.picker.plan("thief", search.pairs())
 
 
 def thief_repeat(snapshot: Snapshot, *, steal_quanta: int = 1, policy: str = "thief-repeat") -> Plan:
     """Sweeps until stable. It ends: every accepted steal improves the rank, and there are finitely many allocations."""
-    search = _search(snapshot, steal_quanta, cap_last=True)
-    while search.sweep():
-        pass
-    return search.picker.plan(policy, to_pairs(search.jobs, search.best, len(snapshot.streams)))
+    search = _search(snapshot, steal_quanta, repeat=True)
+    return search.picker.plan(policy, search.pairs())
 
 
 def fair(snapshot: Snapshot) -> Plan:
