@@ -1,0 +1,179 @@
+"""What the box tells about itself right now: the schema of `/api/v1/status`, of the page and of the MQTT statistics.
+
+Frozen, keyword-only, the unit in the name; everything serialisable, nothing secret (errors are redacted before they get here).
+The runtime fills these in; `edge.api` and `edge.telemetry` only read them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Phase = Literal["starting", "idle", "prepare", "planned", "stopped"]
+
+
+class View(BaseModel):
+    """Base of all views. extra keys are refused, so that a typo of the writer is found by its test."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QualityPoint(View):
+    """One measurement of a camera's serving model on golden labels."""
+
+    at_utc: float = Field(description="When, seconds since the epoch.")
+    f1: float = Field(ge=0, le=1, description="Quality, 0 to 1 (F1 against the golden model's labels).")
+    version: str = Field(default="", description="Model that was measured.")
+
+
+class CameraView(View):
+    """One camera."""
+
+    id: str
+    name: str = ""
+    state: str = Field(description="connecting, live, stalled, waiting, ended or stopped.")
+    code: str | None = Field(
+        default=None, description="Why there are no frames: auth, not_found, timeout, codec, network, ended."
+    )
+    error: str = Field(default="", description="The same in words, without credentials.")
+    since_s: float = Field(default=0.0, description="Seconds in this state.")
+    width_px: int = 0
+    height_px: int = 0
+    camera_fps: float = Field(default=0.0, description="Frames per second that the camera sends.")
+    analysed_fps: float = Field(default=0.0, description="Frames per second that are analysed now.")
+    wanted_fps: float = Field(default=0.0, description="Frames per second that the plan wants analysed.")
+    knobs: str | None = Field(default=None, description="Inference setting in force; null: inference is paused.")
+    objects: int = Field(default=0, description="Objects in the newest analysed frame.")
+    frames_analysed: int = 0
+    frames_dropped: int = Field(default=0, description="Frames given up before analysis since the start; the newest wins.")
+    reconnects: int = 0
+    quality: float | None = Field(default=None, description="Newest measured F1 of the serving model; null: not measured yet.")
+    quality_history: tuple[QualityPoint, ...] = Field(default=(), description="Oldest first.")
+    model: str = Field(default="", description="Serving version.")
+    activity: str = Field(default="", description="labelling, profiling, retraining, gate, or empty.")
+    activity_frac: float | None = Field(default=None, description="How much of the activity is done, 0 to 1.")
+
+
+class ShareView(View):
+    """One job's share of compute over the last seconds."""
+
+    job: str
+    camera: str | None = Field(default=None, description="Camera it works for; null: for the box.")
+    kind: Literal["inference", "retraining", "preparation", "gate", "other"] = "other"
+    promised_pct: float = Field(description="Percent of one GPU (on a CPU-only box of one core) that the plan gives.")
+    received_pct: float = Field(description="What it got.")
+    wanted_frac: float = Field(
+        default=1.0, description="Part of the time in which it had work; an idle job gets less than promised."
+    )
+
+
+class StreamPlanView(View):
+    """What the plan decided for one camera."""
+
+    camera: str
+    knobs: str | None
+    infer_pct: float
+    retrain: str | None
+    train_pct: float
+    expected_quality: float = Field(description="Expected F1, averaged over the window.")
+    below_floor: bool = False
+
+
+class PlanView(View):
+    """The plan in force."""
+
+    window: int
+    policy: str
+    at_utc: float
+    reason: str = Field(default="", description="Why it was made: window, retrained, camera, ...")
+    spare_pct: float
+    expected_quality: float
+    streams: tuple[StreamPlanView, ...] = ()
+
+
+class StreamOutcomeView(View):
+    """What a window did for one camera."""
+
+    camera: str
+    start_quality: float | None = None
+    end_quality: float | None = None
+    predicted_quality: float | None = None
+    realised_quality: float | None = None
+    retrained: str | None = None
+    admitted: bool = False
+    note: str = ""
+
+
+class OutcomeView(View):
+    """A closed window: predicted against realised quality, averaged over the window."""
+
+    window: int
+    opened_utc: float
+    closed_utc: float
+    predicted_quality: float | None = None
+    realised_quality: float | None = None
+    streams: tuple[StreamOutcomeView, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class WindowView(View):
+    """The window in progress."""
+
+    number: int = Field(description="Counts from 0 since the data folder was made.")
+    phase: Phase = Field(description="prepare: labelling and profiling; planned: retraining beside inference.")
+    opened_utc: float = 0.0
+    length_s: float = 0.0
+    elapsed_s: float = 0.0
+
+
+class ModelView(View):
+    """One stored model version."""
+
+    id: str
+    camera: str
+    parent: str | None = None
+    arch: str = ""
+    created_utc: float | None = None
+    quality: float | None = Field(default=None, description="F1 on held-out golden labels when it was judged.")
+    serving: bool = False
+    admitted: bool = False
+
+
+class NoteView(View):
+    """Something an operator should know."""
+
+    at_utc: float
+    text: str
+    camera: str | None = None
+
+
+class BoxStatus(View):
+    """Everything."""
+
+    schema_version: int = 1
+    box: str
+    site: str = ""
+    software: str = Field(default="", description="Version of Driftbox.")
+    now_utc: float
+    started_utc: float
+    ready: bool = Field(default=False, description="Every camera has been tried and inference runs.")
+    capacity_pct: float = 100.0
+    spare_pct: float = 0.0
+    cameras: tuple[CameraView, ...] = ()
+    shares: tuple[ShareView, ...] = ()
+    shares_span_s: float = Field(default=10.0, description="Time over which received shares are measured.")
+    window: WindowView | None = None
+    plan: PlanView | None = None
+    outcomes: tuple[OutcomeView, ...] = Field(default=(), description="Closed windows, newest first.")
+    models: tuple[ModelView, ...] = Field(default=(), description="Stored versions, newest first.")
+    notes: tuple[NoteView, ...] = Field(default=(), description="Newest first.")
+
+
+class StatusSource(Protocol):
+    """What pages and telemetry ask the box. Both methods are called from other threads and must return at once."""
+
+    def status(self) -> BoxStatus: ...
+
+    def picture(self, camera_id: str) -> bytes | None:
+        """The newest analysed frame as JPEG with its boxes drawn, masks burnt in; None: no frame yet or no such camera."""
