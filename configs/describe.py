@@ -76,7 +76,7 @@ def _row(path: str, field: FieldInfo) -> str:
         f"`{path}`",
         _type_name(field.annotation),
         str(extra.get("unit", "")),
-        _range(field),
+        str(extra.get("range_text", "")) or _range(field),
         _default(field, extra),
         field.description or "",
     )

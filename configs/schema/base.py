@@ -29,15 +29,17 @@ def setting(
     default_factory: Callable[..., Any] | None = None,
     default_text: str = "",
     example: str = "",
+    range_text: str = "",
 ) -> Any:
     """One field: `text` says what it does, `unit` what the number counts; bounds as in pydantic.
 
-    default_text: how a computed default is named in the documentation; example: a value shown there for a required field.
+    default_text: how a computed default is named in the documentation; example: a value shown there for a required field;
+    range_text: what is allowed, where bounds do not say it.
     Numbers and booleans are strict: YAML is typed, so `"5"` for a number and `yes` for a port are mistakes, not values
     (strict=False for types that know no strictness).
     """
     strictly = strict and (type(default) in (bool, int, float) or bool(unit))
-    extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "example": example}
+    extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "example": example, "range_text": range_text}
     kwargs: dict[str, Any] = {
         "description": text,
         "ge": ge,

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
 
 #: Longest default of `window.first_seconds`: a new box should learn something soon.
 FIRST_WINDOW_S = 60.0
+
+
+#: Policies by name; the same as `scheduler.registry.POLICIES`, which this layer may not import (a test compares them).
+POLICY_NAMES: tuple[str, ...] = (
+    "thief-repeat",
+    "thief",
+    "optimal",
+    "fair",
+    "uniform",
+    "fixed-resources",
+    "fixed-config",
+    "no-retrain",
+)
+
+_UNIFORM = re.compile(r"uniform\(\s*[^(),\s][^(),]*,\s*(100|\d{1,2})\s*\)")
 
 
 def _first_seconds(data: dict[str, Any]) -> float:
@@ -65,8 +82,11 @@ class WindowSection(Section):
 class SchedulerSection(Section):
     """Who retrains, with which configuration, and everybody's share."""
 
-    policy: Literal["thief-repeat", "thief", "optimal", "uniform", "fixed-resources", "fixed-config", "no-retrain"] = setting(
-        "thief-repeat", text="The policy that plans. `thief-repeat`: the paper's thief, repeated until nothing improves."
+    policy: str = setting(
+        "thief-repeat",
+        text="The policy that plans. `thief-repeat`: the paper's thief, repeated until nothing improves. "
+        "`uniform(CONFIG,PCT)`: CONFIG is `high`, `low` or a retraining's name, PCT goes to inference.",
+        range_text=", ".join(f"`{name}`" for name in POLICY_NAMES) + ", `uniform(CONFIG,PCT)`",
     )
     estimate: Literal["static", "hand-back"] = setting(
         "hand-back",
@@ -79,3 +99,14 @@ class SchedulerSection(Section):
     min_gain: float = setting(
         0.01, unit="F1", ge=0, le=0.5, text="Predicted gain below which a retraining is not worth starting."
     )
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, value: str) -> str:
+        if value in POLICY_NAMES or _UNIFORM.fullmatch(value):
+            return value
+        near = difflib.get_close_matches(value, POLICY_NAMES, n=1, cutoff=0.6)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise PydanticCustomError(
+            "policy", "must be one of: {names}, uniform(CONFIG,PCT){hint}", {"names": ", ".join(POLICY_NAMES), "hint": hint}
+        )

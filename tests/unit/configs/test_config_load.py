@@ -14,6 +14,8 @@ from configs.errors import ConfigError
 from configs.load import load_config, load_demo, parse_config
 from configs.schema import BoxConfig, CameraEntry
 from configs.schema.crosscheck import DEFAULTS
+from configs.schema.planning import POLICY_NAMES
+from scheduler.registry import POLICIES, make_policy
 
 ROOT = Path(__file__).parents[3]
 CANARY = "c4n4ry-s3cret"
@@ -81,6 +83,8 @@ def test_no_problem_shows_a_secret() -> None:
         ("web: {port: 0}", "web.port", ("1 to 65535", "not 0", "line 1")),
         ("window: {sample_fps: 0}", "window.sample_fps", ("above 0", "at most 30", "frames/s")),
         ("scheduler: {estimate: handback}", "scheduler.estimate", ("static, hand-back", "did you mean 'hand-back'?")),
+        ("scheduler: {policy: theif}", "scheduler.policy", ("one of: thief-repeat", "did you mean 'thief'?")),
+        ("scheduler: {policy: 'uniform(high,101)'}", "scheduler.policy", ("uniform(CONFIG,PCT)",)),
         ("fleet: {enabled: true}", "fleet.enabled", ("must be false", "not true")),
         ("cameras: [{id: a}]", "cameras[0].url", ("is required",)),
         ("cameras: {id: a}", "cameras", ("must be a list",)),
@@ -184,6 +188,13 @@ def test_a_camera_is_called_by_its_name_or_its_id() -> None:
 def test_the_defaults_of_the_rules_across_sections_are_those_of_the_schema() -> None:
     config = BoxConfig()
     assert {key: getattr(getattr(config, key[0]), key[1]) for key in DEFAULTS} == DEFAULTS
+
+
+def test_the_policies_are_those_of_the_registry() -> None:
+    assert {*POLICIES, "uniform"} == set(POLICY_NAMES)
+    for name in [*POLICY_NAMES, "uniform(high,50)", "uniform(full-long,100)"]:
+        assert parse_config(f"scheduler: {{policy: '{name}'}}").scheduler.policy == name
+        assert make_policy(name)
 
 
 @settings(max_examples=60, deadline=None)
