@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from configs.errors import UsageError
@@ -59,6 +60,25 @@ def make_policy(name: str) -> Policy:
         subject=name,
         remedy=f"known: {', '.join(known_policies())}; CONFIG is high, low or an option's name, INFER_PCT is 0 to 100",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a policy must be given. labels: golden labels to train on; profiles: predicted end quality and cost per option."""
+
+    labels: bool
+    profiles: bool
+
+
+def needs(name: str) -> Needs:
+    """What the policy called `name` must be given. A uniform policy with a named configuration profiles nothing, like the
+    original; `high` and `low` are read off the profiles. Errors: UsageError for an unknown policy."""
+    policy = make_policy(name)
+    if policy is no_retrain:
+        return Needs(labels=False, profiles=False)
+    if isinstance(policy, partial):
+        return Needs(labels=True, profiles=policy.keywords["config"] in (HIGH, LOW))
+    return Needs(labels=True, profiles=True)
 
 
 def expand(name: str) -> tuple[str, ...]:
