@@ -2,8 +2,8 @@
 torchvision (built for CUDA): "operator torchvision::nms does not exist".
 
 Import this module before torchvision, in every process. It does nothing when the operators are there. When they are missing it
-registers `torchvision::nms` with a CPU implementation; `roi_align` has a pure torch fallback in torchvision itself. Not replaced:
-`torchvision.io` (decode pictures with OpenCV) and the quantised operators.
+registers `torchvision::nms` with a CPU implementation; `roi_align` has a pure torch fallback in torchvision itself. Not
+replaced: `torchvision.io` (decode pictures with OpenCV) and the quantised operators.
 """
 
 from __future__ import annotations

@@ -1,0 +1,175 @@
+"""What the torch detectors share: letterboxing, checked states, frozen batch-norm, yield points between layers, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+
+from configs.errors import WeightsError
+from scheduler.types import Detections
+
+#: Grey that fills the border of a letterboxed picture (the value of the YOLO family).
+BORDER = 114
+
+T = TypeVar("T")
+
+
+@contextmanager
+def torch_threads(n: int = 1) -> Iterator[None]:
+    """Runs the body with `n` torch threads and restores the number. The number is the process's, not the thread's: call it once
+    around a process's work (the box uses one thread per job), not around every call. Library code never calls it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Letterboxed:
+    """image: uint8 (H, W, 3), both sides multiples of the stride. A point of the original is at point * scale + (left, top)."""
+
+    image: np.ndarray
+    scale: float
+    left_px: int
+    top_px: int
+    width_px: int
+    height_px: int
+
+    def to_original(self, xyxy: np.ndarray) -> np.ndarray:
+        """Boxes in the letterboxed picture -> float32 boxes in the original's pixels, cut at its border. (N, 4) -> (N, 4)."""
+        shift = np.array([self.left_px, self.top_px, self.left_px, self.top_px], np.float32)
+        limit = np.array([self.width_px, self.height_px, self.width_px, self.height_px], np.float32)
+        return np.clip((xyxy.astype(np.float32) - shift) / np.float32(self.scale), 0, limit)
+
+    def from_original(self, xyxy: np.ndarray) -> np.ndarray:
+        """The inverse of `to_original`. (N, 4) -> float32 (N, 4)."""
+        shift = np.array([self.left_px, self.top_px, self.left_px, self.top_px], np.float32)
+        return xyxy.astype(np.float32) * np.float32(self.scale) + shift
+
+
+def letterbox(image: np.ndarray, *, input_px: int, stride: int = 32) -> Letterboxed:
+    """Scales the longer side to `input_px` and pads both sides evenly to the next multiple of `stride` (not to a square)."""
+    height, width = image.shape[:2]
+    scale = input_px / max(height, width)
+    new_width, new_height = max(1, round(width * scale)), max(1, round(height * scale))
+    if (new_width, new_height) != (width, height):
+        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
+    pad_x, pad_y = -new_width % stride, -new_height % stride
+    left, top = pad_x // 2, pad_y // 2
+    image = cv2.copyMakeBorder(image, top, pad_y - top, left, pad_x - left, cv2.BORDER_CONSTANT, value=(BORDER, BORDER, BORDER))
+    return Letterboxed(image=image, scale=scale, left_px=left, top_px=top, width_px=width, height_px=height)
+
+
+def to_tensor(images: Sequence[np.ndarray], device: torch.device) -> torch.Tensor:
+    """uint8 (H, W, 3) pictures of one size -> float32 (B, 3, H, W), 0-1, on `device`."""
+    stacked = torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
+    return stacked.to(device).float().div_(255.0)
+
+
+def by_shape(images: Sequence[np.ndarray]) -> list[list[int]]:
+    """Indices grouped by picture size, so that each group can be one batch; groups and members keep their order."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.shape, []).append(i)
+    return list(groups.values())
+
+
+def sorted_detections(xyxy: np.ndarray, score: np.ndarray, class_id: np.ndarray) -> Detections:
+    """Detections by falling score, boxes without area dropped, dtypes as the type asks."""
+    solid = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    order = np.argsort(-score[solid], kind="stable")
+    return Detections(
+        xyxy=np.ascontiguousarray(xyxy[solid][order], np.float32),
+        score=score[solid][order].astype(np.float32),
+        class_id=class_id[solid][order].astype(np.int64),
+    )
+
+
+def check_images(images: Sequence[np.ndarray]) -> None:
+    """Raises ValueError for anything but uint8 (H, W, 3)."""
+    for image in images:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(f"a detector takes uint8 (H, W, 3) RGB pictures, got {image.dtype} {image.shape}")
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def cpu_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the module's state on the CPU, contiguous, as safetensors needs it."""
+    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in module.state_dict().items()}
+
+
+def load_checked_state(module: nn.Module, state: dict[str, torch.Tensor], *, subject: str) -> None:
+    """Loads `state`, converted to the module's dtypes. Raises WeightsError naming the first missing, extra or misshapen tensor,
+    before anything is changed."""
+    own = module.state_dict()
+    problem = _first_difference(own, state)
+    if problem:
+        raise WeightsError(
+            f"weights do not fit {subject}: {problem}", subject=subject, remedy="use the weights that were made for this model"
+        )
+    module.load_state_dict({name: state[name].to(own[name].dtype) for name in own})
+
+
+def _first_difference(own: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> str:
+    for name, tensor in own.items():
+        if name not in state:
+            return f"tensor {name} is missing"
+        if state[name].shape != tensor.shape:
+            return f"tensor {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+    extra = [name for name in state if name not in own]
+    return f"tensor {extra[0]} is not part of it" if extra else ""
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def train_with_frozen_batch_norm(module: nn.Module) -> None:
+    """Training mode, except that batch-norm layers keep using and not updating their running statistics."""
+    module.train()
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.eval()
+
+
+def mean_per_image(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Mean of one scalar per image. Raises ValueError for an empty batch."""
+    if not losses:
+        raise ValueError("a training loss needs at least one image")
+    return torch.stack(list(losses)).mean()
+
+
+# --- yield points -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def yielding_between_layers(module: nn.Module, yield_point: Callable[[], None] | None) -> Iterator[None]:
+    """Calls `yield_point` after every convolution and linear layer run in the body. What it raises ends the forward pass and
+    passes through; the hooks are gone afterwards in any case."""
+    if yield_point is None:
+        yield
+        return
+    call = yield_point
+
+    def hook(layer: nn.Module, inputs: object, output: object) -> None:
+        call()
+
+    handles = [m.register_forward_hook(hook) for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
