@@ -1,0 +1,148 @@
+"""Are shares kept? Real torch jobs in lanes of the CPU backend, on this machine, now.
+
+    python tests/benchmarks/bench_shares.py [--seconds 60] [--shares 50,30,20] [--capacity-pct N] [--mode capped] [--no-checkpoints]
+
+Three jobs: `train` (forward, backward and step of a small convolutional detector, one micro-batch per iteration), `golden` (a
+forward pass of about a second, split by `checkpoint` between layers) and `infer` (a small model at a camera's frame rate: it
+wants to run only when a frame is there). Printed per job: promised, received, backlogged, the longest unsplittable piece, and
+the worst deviation in percentage points over *all* 10 s spans of the run (exact, not sampled). Jobs that are not backlogged
+all the time may lawfully receive less; only their upper side is judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+
+import torch
+from torch import nn
+
+from configs.errors import JobCancelled
+from edge.clock import SystemClock
+from edge.gpu.base import Lane
+from edge.gpu.lanes import LaneBackend, usable_cores
+from scheduler.pacing import worst_deviation_pct
+
+SPAN_S = 10.0
+
+
+def conv_stack(width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
+    for _ in range(depth):
+        layers += [nn.ReLU(), nn.Conv2d(width, width, 3, padding=1)]
+    return nn.Sequential(*layers)
+
+
+class LongestPiece:
+    """CPU time of the calling thread between two charges, the largest."""
+
+    def __init__(self) -> None:
+        self.worst_s = 0.0
+        self._since_s = 0.0
+
+    def begin(self) -> None:
+        self._since_s = time.thread_time()
+
+    def end(self) -> None:
+        now_s = time.thread_time()
+        self.worst_s = max(self.worst_s, now_s - self._since_s)
+        self._since_s = now_s
+
+
+def train(lane: Lane, piece: LongestPiece, checkpoints: bool) -> None:
+    model = conv_stack(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    images = torch.rand(2, 3, 96, 160)
+    while True:
+        with lane.iteration():
+            piece.begin()
+            loss = model(images).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            piece.end()
+
+
+def golden(lane: Lane, piece: LongestPiece, checkpoints: bool) -> None:
+    model = conv_stack(64, 12).eval()
+    if checkpoints:
+        for layer in model:
+            layer.register_forward_hook(lambda *_: (piece.end(), lane.checkpoint(), piece.begin())[0])
+    image = torch.rand(1, 3, 192, 320)
+    with torch.inference_mode():
+        while True:
+            with lane.iteration():
+                piece.begin()
+                model(image)
+                piece.end()
+
+
+def infer(lane: Lane, piece: LongestPiece, checkpoints: bool) -> None:
+    model = conv_stack(8, 3).eval()
+    image = torch.rand(1, 3, 180, 320)
+    fps = 10.0
+    next_s = time.monotonic()
+    with torch.inference_mode():
+        while True:
+            time.sleep(max(0.0, next_s - time.monotonic()))
+            next_s = max(next_s + 1.0 / fps, time.monotonic())
+            with lane.iteration():
+                piece.begin()
+                model(image)
+                piece.end()
+
+
+JOBS = {"train": train, "golden": golden, "infer": infer}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--shares", default="50,30,20")
+    parser.add_argument("--capacity-pct", type=int, default=None)
+    parser.add_argument("--mode", default="capped")
+    parser.add_argument("--no-checkpoints", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    shares = dict(zip(JOBS, (float(s) for s in args.shares.split(",")), strict=True))
+    backend = LaneBackend(capacity_pct=args.capacity_pct, mode=args.mode, clock=SystemClock())
+    pieces = {job: LongestPiece() for job in JOBS}
+    threads = []
+    for job, body in JOBS.items():
+        lane = backend.open_lane(job)
+        threads.append(threading.Thread(target=_until_cancelled, args=(body, lane, pieces[job], not args.no_checkpoints)))
+    backend.set_shares(shares)
+    for thread in threads:
+        thread.start()
+    time.sleep(2.0)  # the first passes allocate memory
+    started_s, cpu_s = time.monotonic(), time.process_time()
+    time.sleep(args.seconds)
+    machine = f"{usable_cores()} cores, load {os.getloadavg()[0]:.1f}, process used {time.process_time() - cpu_s:.1f} CPU s"
+    print(f"{args.seconds:.0f} s, mode {args.mode}, {machine}")
+    print(
+        f"{'job':8} {'promised':>8} {'received':>8} {'backlog':>7} {'piece ms':>8} {'iter/s':>7}  worst over all {SPAN_S:.0f} s spans"
+    )
+    report = backend.report(args.seconds)
+    for job, entry in report.items():
+        low, high = worst_deviation_pct(backend.ledger(job), SPAN_S, from_s=started_s)
+        print(
+            f"{job:8} {entry.promised_pct:8.1f} {entry.received_pct:8.1f} {entry.backlogged_frac:7.2f} "
+            f"{1000 * pieces[job].worst_s:8.0f} {entry.iterations / entry.span_s:7.1f}  {low:+.2f} .. {high:+.2f} pp"
+        )
+    for job in JOBS:
+        backend.cancel(job)
+    for thread in threads:
+        thread.join()
+
+
+def _until_cancelled(body, lane: Lane, piece: LongestPiece, checkpoints: bool) -> None:  # type: ignore[no-untyped-def]
+    try:
+        body(lane, piece, checkpoints)
+    except JobCancelled:
+        return
+
+
+if __name__ == "__main__":
+    main()
