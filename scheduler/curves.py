@@ -72,8 +72,8 @@ def fit_curve(epochs: Sequence[float], quality: Sequence[float]) -> LearningCurv
 def nnls_pair(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Non-negative least squares in two variables for many systems at once: min |p*x + q*y - target|, p, q >= 0.
 
-    x, y, target: float (S, N), one system per row. Returns (p, q), each (S,). The problem is convex, so the free solution is the
-    answer where it is non-negative, else the better of the two edges.
+    x, y, target: float (S, N), one system per row. Returns (p, q), each (S,). The problem is convex, so the free solution is
+    the answer where it is non-negative, else the better of the two edges.
     """
     xx, yy, xy = (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
     xt, yt = (x * target).sum(1), (y * target).sum(1)

@@ -1,4 +1,4 @@
-"""The micro-profiler's decisions: which runs to make, what they predict, which configurations to stop profiling. Ekya section 4.3.
+"""The micro-profiler's decisions: which runs to make, what they predict, what to stop profiling. Ekya section 4.3.
 
     one run per family   configurations that differ only in epochs share a run of the longest (18 configurations = 6 runs)
     end quality          Optimus curve through the run's per-epoch qualities, read at the configuration's epochs
