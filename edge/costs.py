@@ -1,0 +1,123 @@
+"""What work costs in virtual time: a cost profile, measured on this machine or read from a file, always printed.
+
+Costs are GPU-seconds at 100 pct. Measured ones are CPU seconds of one core (process time, so a busy machine does not change them);
+`scaled` turns them into those of a device that does the work of so many cores.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ConfigError
+from models.detector import Detector
+from models.retrain import LabelledImage, retrain
+from scheduler.types import Detections, RetrainConfig
+
+#: Samples per measurement; the median is kept.
+REPEATS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostProfile:
+    """infer/golden: one frame; train: one labelled frame through forward and backward with all layers training, train_head with
+    `head_frac` of them; init: preparing a retraining. source: where the figures come from."""
+
+    infer_gpu_s: float
+    golden_gpu_s: float
+    train_gpu_s: float
+    train_head_gpu_s: float
+    head_frac: float
+    init_gpu_s: float
+    source: str
+
+    def sample_gpu_s(self, layers_frac: float) -> float:
+        """One training frame; linear in the part of the layers that train, between the two measured points."""
+        if layers_frac >= 1.0 or self.head_frac >= 1.0:
+            return self.train_gpu_s
+        slope = (self.train_gpu_s - self.train_head_gpu_s) / (1.0 - self.head_frac)
+        return max(self.infer_gpu_s, self.train_head_gpu_s + slope * (layers_frac - self.head_frac))
+
+    def epoch_gpu_s(self, config: RetrainConfig, frames: int) -> float:
+        """One epoch over `frames` frames; replayed frames come on top."""
+        replayed = frames * config.replay_frac / max(1e-6, 1.0 - config.replay_frac)
+        return (frames + replayed) * self.sample_gpu_s(config.layers_frac)
+
+    def retrain_gpu_s(self, config: RetrainConfig, train: int) -> float:
+        """A whole retraining when `train` labelled frames are at hand."""
+        return self.init_gpu_s + config.epochs * self.epoch_gpu_s(config, max(1, round(train * config.data_frac)))
+
+    def trial_gpu_s(self, config: RetrainConfig, *, train: int, holdout: int, epochs: int, data_frac: float) -> float:
+        """One micro-profiling trial: few epochs on a part of the data, the held-out split judged before and after each epoch."""
+        frames = max(1, round(train * data_frac * config.data_frac))
+        judging = (min(epochs, config.epochs) + 1) * holdout * self.infer_gpu_s
+        return self.init_gpu_s + min(epochs, config.epochs) * self.epoch_gpu_s(config, frames) + judging
+
+    def scaled(self, speed: float) -> CostProfile:
+        """The profile of a device that does the work of `speed` cores."""
+        if speed == 1.0:
+            return self
+        costs = {f.name: getattr(self, f.name) / speed for f in fields(self) if f.name.endswith("_gpu_s")}
+        return replace(self, **costs, source=f"{self.source}; one GPU = {speed:g} cores")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(self).items()}
+
+    def describe(self) -> str:
+        return (
+            f"costs ({self.source}): inference {1e3 * self.infer_gpu_s:.1f} ms/frame, golden {1e3 * self.golden_gpu_s:.1f} "
+            f"ms/frame, training {1e3 * self.train_gpu_s:.1f} ms/frame (all layers), {1e3 * self.train_head_gpu_s:.1f} ms/frame "
+            f"({100 * self.head_frac:.0f} % of the layers), start {1e3 * self.init_gpu_s:.0f} ms"
+        )
+
+
+def load_costs(path: Path) -> CostProfile:
+    """Reads a profile written as JSON (the fields of CostProfile). Raises ConfigError naming what is missing or unknown."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return CostProfile(**{**data, "source": data.get("source") or f"file {path.name}"})
+    except (OSError, ValueError, TypeError) as error:
+        names = ", ".join(f.name for f in fields(CostProfile))
+        raise ConfigError(f"cost file {path} cannot be used: {error}", subject=str(path), remedy=f"it needs: {names}") from error
+
+
+def _median_cost(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    work()  # the first one warms caches
+    costs = []
+    for _ in range(repeats):
+        started_s = time.process_time()
+        work()
+        costs.append(time.process_time() - started_s)
+    return float(np.median(costs))
+
+
+def measure_costs(edge: Detector, golden: Detector, images: Sequence[np.ndarray], *, head_frac: float = 0.3) -> CostProfile:
+    """Runs the real models on real images on this machine. images: at least one, uint8 (H, W, 3)."""
+    image = images[0]
+    labels = golden.predict([image])[0]
+    return CostProfile(
+        infer_gpu_s=_median_cost(lambda: edge.predict([image])),
+        golden_gpu_s=_median_cost(lambda: golden.predict([image]), repeats=3),
+        train_gpu_s=_train_cost(edge, image, labels, layers_frac=1.0),
+        train_head_gpu_s=_train_cost(edge, image, labels, layers_frac=head_frac),
+        head_frac=head_frac,
+        init_gpu_s=_median_cost(edge.clone, repeats=3),
+        source="measured here, one core",
+    )
+
+
+def _train_cost(edge: Detector, image: np.ndarray, labels: Detections, *, layers_frac: float) -> float:
+    config = RetrainConfig(name="cost", epochs=2, batch=4, layers_frac=layers_frac)
+    data = [LabelledImage(image=image, labels=labels)] * 4
+
+    def run() -> None:
+        for _ in retrain(edge.clone(), data, config, seed=0):
+            pass
+
+    return max(1e-6, (_median_cost(run, repeats=2) - _median_cost(edge.clone, repeats=2)) / (config.epochs * len(data)))

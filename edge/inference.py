@@ -1,0 +1,167 @@
+"""Live inference of one camera: newest frame in, detections out, the model exchanged between two frames.
+
+One thread per camera; compute goes through the camera's lane, so a share is kept here as everywhere. What the page, telemetry and the
+sampler see is the last `Shown`: a frame with the boxes that belong to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from configs.errors import JobCancelled
+from edge.clock import Clock
+from edge.gpu.base import Lane
+from models.detector import Detector
+from scheduler.types import Detections, Frame, KnobProfile
+from streams.source import Camera
+
+#: Frames over which rate and cost are averaged.
+HISTORY = 64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shown:
+    """The last analysed frame. cost_s: CPU seconds of the prediction; lag_s: from capture to result."""
+
+    frame: Frame
+    detections: Detections
+    version: str
+    cost_s: float
+    lag_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapRecord:
+    """How a swap went. gap_s: time between the last frame of the old and the first of the new model; interval_s: the usual time
+    between frames then; missed_frames: whole intervals without a frame beyond the usual one."""
+
+    version: str
+    at_s: float
+    gap_s: float
+    interval_s: float
+
+    @property
+    def missed_frames(self) -> int:
+        return max(0, round(self.gap_s / self.interval_s) - 1) if self.interval_s > 0 else 0
+
+
+class InferenceWorker:
+    """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it."""
+
+    def __init__(self, camera: Camera, lane: Lane, detector: Detector, version: str, *, clock: Clock, score_min: float) -> None:
+        self.camera = camera
+        self._lane = lane
+        self._detector = detector
+        self._version = version
+        self._clock = clock
+        self._score_min = score_min
+        self._lock = threading.Lock()
+        self._shown: Shown | None = None
+        self._times_s: deque[float] = deque(maxlen=HISTORY)
+        self._costs_s: deque[float] = deque(maxlen=HISTORY)
+        self._swapped_to: str | None = None
+        self.swaps: deque[SwapRecord] = deque(maxlen=HISTORY)
+        self.frames = 0
+        self.errors = 0
+        self.last_error = ""
+        self._interval_s = 0.0
+        self._paused = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"infer-{camera.id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The caller cancels the lane first, so that a waiting iteration ends."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def set_knobs(self, knobs: KnobProfile | None) -> None:
+        """knobs=None pauses inference; the camera goes on for the sampler."""
+        if knobs is None:
+            self._paused.set()
+            return
+        self._interval_s = 1.0 / knobs.fps if knobs.fps > 0 else 0.0
+        self._paused.clear()
+
+    def swap(self, detector: Detector, version: str) -> None:
+        """Takes effect between two frames: the frame in work ends on the old model."""
+        with self._lock:
+            self._detector, self._version = detector, version
+            self._swapped_to = version
+
+    def shown(self) -> Shown | None:
+        with self._lock:
+            return self._shown
+
+    def version(self) -> str:
+        with self._lock:
+            return self._version
+
+    def rate_fps(self) -> float:
+        """Analysed frames per second over the last frames."""
+        with self._lock:
+            interval_s = self._usual_interval_s()
+        return 1.0 / interval_s if interval_s > 0 else 0.0
+
+    def cost_s(self) -> float | None:
+        """Median CPU seconds of a prediction, None before the first frames."""
+        with self._lock:
+            costs = sorted(self._costs_s)
+        return costs[len(costs) // 2] if len(costs) >= 5 else None
+
+    def _usual_interval_s(self) -> float:
+        times = list(self._times_s)[-16:]
+        gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+        return gaps[len(gaps) // 2] if gaps else 0.0
+
+    def _run(self) -> None:
+        seq, next_s = -1, 0.0
+        while not self._stop.is_set():
+            now_s = self._clock.monotonic_s()
+            if self._paused.is_set() or now_s < next_s:
+                self._stop.wait(min(0.25, max(0.005, next_s - now_s)))
+                continue
+            frame = self.camera.next_frame(after_seq=seq, timeout_s=0.5)
+            if frame is None:
+                continue
+            seq = frame.seq
+            # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
+            next_s = max(next_s + self._interval_s, now_s - self._interval_s) if self._interval_s else 0.0
+            try:
+                self._analyse(frame)
+            except JobCancelled:
+                return
+            except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
+                self.errors += 1
+                self.last_error = f"{type(error).__name__}: {error}"
+                self._stop.wait(0.5)
+
+    def _analyse(self, frame: Frame) -> None:
+        with self._lane.iteration():
+            with self._lock:
+                detector, version = self._detector, self._version
+            started_s = self._clock.thread_cpu_s()
+            detections = detector.predict([frame.image], score_min=self._score_min)[0]
+            cost_s = self._clock.thread_cpu_s() - started_s
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._shown = Shown(
+                frame=frame, detections=detections, version=version, cost_s=cost_s, lag_s=now_s - frame.captured_s
+            )
+            self._note_swap(version, now_s)
+            self._times_s.append(now_s)
+            self._costs_s.append(cost_s)
+            self.frames += 1
+
+    def _note_swap(self, version: str, now_s: float) -> None:
+        if self._swapped_to != version or not self._times_s:
+            return
+        self._swapped_to = None
+        gap_s = now_s - self._times_s[-1]
+        self.swaps.append(SwapRecord(version=version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))

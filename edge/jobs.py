@@ -1,0 +1,194 @@
+"""The four learning jobs - label, profile, retrain, gate - as generators of iterations.
+
+Each `next()` does one iteration of compute; the generator's return value is the answer. The live box runs them through a lane
+(`run_in_lane`), `evaluate` runs them to their end at once and charges virtual time: one copy of what a job does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from edge.gpu.base import Lane
+from models.detector import Detector, YieldPoint
+from models.evaluate import MatchCounts, match_counts
+from models.microprofile_run import microprofile
+from models.retrain import LabelledImage, retrain
+from scheduler.types import Detections, EpochReport, ProfileTrial, RetrainConfig
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+def no_yield() -> None:
+    """A yield point that does nothing (virtual time, tests)."""
+
+
+class SampleRef(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Samples(Protocol):
+    """Where sampled frames and their golden labels lie. Live: files (`streams.samples`); evaluate: memory."""
+
+    def sampled(self, stream: str, window: int) -> Sequence[SampleRef]:
+        """All frames sampled in a window, in time order."""
+
+    def image(self, ref: SampleRef) -> np.ndarray: ...
+
+    def labels(self, ref: SampleRef) -> Detections | None:
+        """Golden labels, None when the frame is not labelled yet."""
+
+    def split(self, ref: SampleRef) -> str | None:
+        """'train' or 'holdout' of a labelled frame, None before."""
+
+    def label(self, ref: SampleRef, labels: Detections, *, golden: str, split: str) -> None: ...
+
+    def labelled(self, stream: str, windows: Sequence[int], split: str) -> Sequence[LabelledImage]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelResult:
+    train: int
+    holdout: int
+    quality: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    serving_quality: float | None
+    candidate_quality: float | None
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """golden_score_min: labels under it are dropped; score_min, iou_min: how F1 is counted (Ekya: IoU 0.3)."""
+
+    golden_score_min: float = 0.4
+    score_min: float = 0.25
+    iou_min: float = 0.3
+
+
+def run_in_lane(steps: Steps[T], lane: Lane) -> T:
+    """Runs a job's iterations through its lane; raises JobCancelled out of the lane, closing the job cleanly."""
+    try:
+        while True:
+            with lane.iteration():
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+def run_at_once(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def spread(refs: Sequence[SampleRef], count: int) -> list[SampleRef]:
+    """`count` of them, evenly spaced over time (all when there are fewer)."""
+    if count <= 0 or not refs:
+        return []
+    if len(refs) <= count:
+        return list(refs)
+    picks = np.linspace(0, len(refs) - 1, count).round().astype(int)
+    return [refs[i] for i in dict.fromkeys(picks.tolist())]
+
+
+def split_of(index: int, holdout_frac: float) -> str:
+    """Every 1/holdout_frac-th frame is held out, so both splits cover the whole window."""
+    return "holdout" if int((index + 1) * holdout_frac) > int(index * holdout_frac) else "train"
+
+
+def label_steps(
+    samples: Samples, golden: Detector, serving: Detector, *, stream: str, window: int, frames: int, holdout_frac: float,
+    scoring: Scoring, yield_point: YieldPoint = no_yield,
+) -> Steps[LabelResult]:  # fmt: skip
+    """Golden labels for a spread of a window's frames, then the serving model's quality on the held-out ones."""
+    counts = {"train": 0, "holdout": 0}
+    held_out: list[SampleRef] = []
+    for index, ref in enumerate(spread(samples.sampled(stream, window), frames)):
+        split = samples.split(ref)  # a frame that judged a model stays held out
+        if split is None:
+            split = split_of(index, holdout_frac)
+            labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]
+            samples.label(ref, labels, golden=golden.spec.arch, split=split)
+            yield
+        counts[split] += 1
+        if split == "holdout":
+            held_out.append(ref)
+    quality = yield from _quality_steps(samples, serving, held_out, scoring, yield_point)
+    return LabelResult(train=counts["train"], holdout=counts["holdout"], quality=quality)
+
+
+def _quality_steps(
+    samples: Samples, detector: Detector, refs: Sequence[SampleRef], scoring: Scoring, yield_point: YieldPoint
+) -> Steps[float | None]:
+    """F1 of a detector on labelled frames, one frame an iteration; None when there are none."""
+    total = MatchCounts()
+    for ref in refs:
+        labels = samples.labels(ref)
+        predictions = detector.predict([samples.image(ref)], score_min=scoring.score_min, yield_point=yield_point)[0]
+        if labels is not None:
+            total += match_counts(predictions, labels, iou_min=scoring.iou_min, score_min=scoring.score_min)
+        yield
+    return total.f1 if refs else None
+
+
+def profile_steps(
+    samples: Samples, serving: Detector, *, stream: str, window: int, configs: Sequence[RetrainConfig], epochs: int,
+    data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], yield_point: YieldPoint = no_yield,
+) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:  # fmt: skip
+    """Micro-profiling trials of one camera; returns (trials, labelled frames a full retraining would use)."""
+    train = samples.labelled(stream, [window], "train")
+    holdout = samples.labelled(stream, [window], "holdout")
+    trials = yield from microprofile(
+        serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed,
+        timer=timer, yield_point=yield_point,
+    )  # fmt: skip
+    return trials, len(train)
+
+
+def retrain_steps(
+    samples: Samples, serving: Detector, *, job: str, stream: str, window: int, replay_windows: int, config: RetrainConfig,
+    seed: int, timer: Callable[[], float], on_epoch: Callable[[EpochReport], None],
+) -> Steps[Detector]:  # fmt: skip
+    """Retrains a copy of the serving model; returns it. `on_epoch` hears each epoch's end."""
+    detector = serving.clone()
+    train = samples.labelled(stream, [window], "train")
+    earlier = [w for w in range(window - replay_windows, window) if w >= 0]
+    replay = samples.labelled(stream, earlier, "train") if config.replay_frac > 0 and earlier else ()
+    started_s = timer()
+    for step in retrain(detector, train, config, seed=seed, replay=replay):
+        if step.epoch_done is not None:
+            done = step.epoch_done
+            on_epoch(EpochReport(job=job, epoch=done.epoch, loss=done.loss, gpu_s=timer() - started_s))
+        yield
+    return detector
+
+
+def gate_steps(
+    samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
+    scoring: Scoring, yield_point: YieldPoint = no_yield,
+) -> Steps[GateResult]:  # fmt: skip
+    """Measures both models on the same golden labels of the current window. The frames carry the split `holdout`, so that the
+    next window does not train on what judged this one."""
+    refs = spread(samples.sampled(stream, window), frames)
+    for ref in refs:
+        if samples.labels(ref) is None:
+            labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]
+            samples.label(ref, labels, golden=golden.spec.arch, split="holdout")
+            yield
+    old = yield from _quality_steps(samples, serving, refs, scoring, yield_point)
+    new = yield from _quality_steps(samples, candidate, refs, scoring, yield_point)
+    return GateResult(serving_quality=old, candidate_quality=new, frames=len(refs))

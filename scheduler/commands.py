@@ -1,0 +1,148 @@
+"""What the engine asks of a driver. The driver does it and answers with an event; commands carry all they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.types import Plan, RetrainConfig, WindowOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetTimer(Command):
+    """Answer with TimerFired(timer) at at_s. A later SetTimer of the same name replaces the earlier one."""
+
+    timer: str
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetShares(Command):
+    """All shares at once, sorted by job; jobs not named have 0. Sum + spare_pct = capacity."""
+
+    shares_pct: tuple[tuple[str, float], ...]
+    spare_pct: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetKnobs(Command):
+    """knobs: name of a KnobProfile of the stream; None pauses inference."""
+
+    stream: str
+    knobs: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartLabelling(Command):
+    """Label up to `frames` sampled frames of window `window`, `holdout_frac` of them held out. Answer: LabelDone or JobFailed."""
+
+    job: str
+    stream: str
+    window: int
+    frames: int
+    holdout_frac: float
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartProfiling(Command):
+    """Try each configuration (one per family, its epochs cut to `epochs`) on `data_frac` of the labelled sample, from `version`;
+    stop after budget_gpu_s. Answer: ProfileDone or JobFailed."""
+
+    job: str
+    stream: str
+    window: int
+    version: str
+    configs: tuple[RetrainConfig, ...]
+    epochs: int
+    data_frac: float
+    budget_gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRetraining(Command):
+    """Answer: EpochDone after each epoch, then RetrainDone or JobFailed."""
+
+    job: str
+    stream: str
+    window: int
+    version: str
+    config: RetrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartGate(Command):
+    """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed."""
+
+    job: str
+    stream: str
+    window: int
+    version: str
+    candidate: str
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelJob(Command):
+    job: str
+    stream: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapModel(Command):
+    """Make `version` the serving model of the stream between two frames. Answer: SwapDone or SwapFailed."""
+
+    stream: str
+    version: str
+    quality: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectModel(Command):
+    stream: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportPlan(Command):
+    """For people and telemetry; no answer. reasons: one line per stream."""
+
+    window: int
+    plan: Plan
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportWindow(Command):
+    outcome: WindowOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Command):
+    """Something an operator should read. stream is '' when it concerns the box."""
+
+    stream: str
+    code: str
+    text: str
+
+
+COMMANDS: tuple[type[Command], ...] = (
+    SetTimer,
+    SetShares,
+    SetKnobs,
+    StartLabelling,
+    StartProfiling,
+    StartRetraining,
+    StartGate,
+    CancelJob,
+    SwapModel,
+    RejectModel,
+    ReportPlan,
+    ReportWindow,
+    Note,
+)

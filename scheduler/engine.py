@@ -1,0 +1,745 @@
+"""The box's brain: `BoxEngine.handle(event) -> list[Command]`. No clock, no I/O, no randomness; drivers do the rest.
+
+One window (Ekya section 4, card section 1): open -> golden labels of the last window's sample -> micro-profile -> plan -> retrain
+-> gate on labels of the current window -> swap -> re-plan with what is freed -> close with predicted against realised quality.
+
+What we changed against the paper, and why:
+- Labelling, profiling and the gate run on a share of the same device and are paid from it: preparation on `prep_pct`, the gate on
+  the retraining's own share (its cost is part of each option's cost). The paper leaves labelling outside.
+- A retrained model serves only when it is better on labels of the *current* window: the recorded traces hold retrainings that lost
+  27 points (card, section 9).
+- Retraining starts from the serving model, not from the pre-trained one, so a camera keeps what it has learned.
+- A job whose window ends is dropped, as in the authors' code; its camera keeps its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from scheduler.codec import register
+from scheduler.commands import (
+    CancelJob,
+    Command,
+    Note,
+    RejectModel,
+    ReportPlan,
+    ReportWindow,
+    SetKnobs,
+    SetShares,
+    SetTimer,
+    StartGate,
+    StartLabelling,
+    StartProfiling,
+    StartRetraining,
+    SwapModel,
+)
+from scheduler.ekya import microprofile
+from scheduler.ekya.estimate import best_knobs
+from scheduler.events import (
+    BoxStarted,
+    CameraAdded,
+    CameraHealth,
+    CameraRemoved,
+    EpochDone,
+    Event,
+    GateDone,
+    JobFailed,
+    KnobsMeasured,
+    LabelDone,
+    ModelRolledBack,
+    ProfileDone,
+    RetrainDone,
+    StopRequested,
+    SwapDone,
+    SwapFailed,
+    TimerFired,
+)
+from scheduler.registry import make_policy, needs
+from scheduler.types import (
+    KnobProfile,
+    Plan,
+    RetrainConfig,
+    RetrainOption,
+    Snapshot,
+    StreamOutcome,
+    StreamView,
+    WindowOutcome,
+)
+
+Phase = Literal["idle", "prepare", "planned", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
+
+    prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_max_frac: latest part of the window
+    by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but never
+    under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
+    prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
+    reference: options measured once on other footage, for policies that never profile (only name and cost are used).
+    cost_margin_frac: added to predicted retraining costs, because a retraining that misses the window's end is lost.
+    """
+
+    window_s: float = 200.0
+    first_window_s: float = 60.0
+    capacity_pct: int = 100
+    quantum_pct: int = 5
+    min_quality: float = 0.4
+    prior_quality: float = 0.5
+    policy: str = "thief-repeat"
+    estimate: Literal["static", "hand-back"] = "hand-back"
+    speed: tuple[tuple[float, float], ...] = ()
+    prep_pct: int = 50
+    prep_max_frac: float = 0.4
+    label_frames: int = 40
+    min_label_frames: int = 8
+    label_part_frac: float = 0.5
+    holdout_frac: float = 0.4
+    gate_frames: int = 16
+    gate_margin: float = 0.0
+    min_gain: float = 0.01
+    cost_margin_frac: float = 0.15
+    golden_gpu_s: float = 0.1
+    profile_epochs: int = 3
+    profile_data_frac: float = 0.5
+    retrain: tuple[RetrainConfig, ...] = ()
+    reference: tuple[RetrainOption, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A retraining in progress. cost_gpu_s: prediction for all of it; used_gpu_s, epoch: reported so far."""
+
+    job: str
+    config: RetrainConfig
+    option: RetrainOption
+    used_gpu_s: float = 0.0
+    epoch: int = 0
+
+
+@dataclass(kw_only=True)
+class StreamState:
+    """One camera as the engine knows it. Fields under the line are of the current window only (`_open_window` resets them)."""
+
+    id: str
+    knobs: tuple[KnobProfile, ...]
+    version: str
+    quality: float | None = None
+    live: bool = True
+    options: tuple[RetrainOption, ...] = ()
+    running: Running | None = None
+    gating: str | None = None  # the gate job
+    candidate: str | None = None
+    candidate_quality: float | None = None
+    done: bool = False  # retrained (or failed to) in this window: not offered again
+    knob: str | None = None
+    infer_pct: float = 0.0
+    train_pct: float = 0.0
+    start_quality: float | None = None
+    predicted: float | None = None
+    retrained: str | None = None
+    admitted: bool = False
+    note: str = ""
+    labelled: int = 0
+    integral: float = 0.0  # of shown quality over time since `planned_s`
+    integral_since_s: float = 0.0
+
+    def knob_frac(self) -> float:
+        return next((k.quality_frac for k in self.knobs if k.name == self.knob), 0.0)
+
+    def shown_quality(self) -> float:
+        """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
+        return (self.quality or 0.0) * self.knob_frac()
+
+
+@dataclass(kw_only=True)
+class Prep:
+    """A labelling or profiling task waiting for, or running on, the preparation share."""
+
+    job: str
+    stream: str
+    kind: Literal["label", "profile"]
+    frames: int = 0
+
+
+@register
+@dataclass(kw_only=True)
+class BoxState:
+    """All that changes. Serialisable, so that a journal segment can begin with it (`BoxEngine.checkpoint`)."""
+
+    window: int = -1
+    phase: Phase = "idle"
+    opened_s: float = 0.0
+    ends_s: float = 0.0
+    planned_s: float | None = None
+    golden_gpu_s: float = 0.1
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    queue: list[Prep] = field(default_factory=list)
+    active: Prep | None = None
+    predicted: float | None = None
+    notes: list[str] = field(default_factory=list)
+    generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """First line of a journal segment: an engine made from it continues exactly where the last one stood."""
+
+    config: EngineConfig
+    state: BoxState
+
+
+PREP_DEADLINE = "prep-deadline"
+WINDOW_END = "window-end"
+
+
+class BoxEngine:
+    """See the module. `handle` may raise nothing for any sequence of events; late answers of cancelled jobs are ignored."""
+
+    def __init__(self, config: EngineConfig, state: BoxState | None = None) -> None:
+        self.config = config
+        self.state = state or BoxState(golden_gpu_s=config.golden_gpu_s)
+        self._policy = make_policy(config.policy)
+        self._needs = needs(config.policy)
+        self._out: list[Command] = []
+        self._handlers: dict[type[Event], Callable[..., None]] = {
+            BoxStarted: self._box_started,
+            CameraAdded: self._camera_added,
+            CameraRemoved: self._camera_removed,
+            CameraHealth: self._camera_health,
+            KnobsMeasured: self._knobs_measured,
+            TimerFired: self._timer_fired,
+            LabelDone: self._label_done,
+            ProfileDone: self._profile_done,
+            EpochDone: self._epoch_done,
+            RetrainDone: self._retrain_done,
+            GateDone: self._gate_done,
+            JobFailed: self._job_failed,
+            SwapDone: self._swap_done,
+            SwapFailed: self._swap_failed,
+            ModelRolledBack: self._rolled_back,
+            StopRequested: self._stop_requested,
+        }
+
+    def handle(self, event: Event) -> list[Command]:
+        """Changes the state and returns what is to be done now, in order."""
+        self._out = []
+        if self.state.phase != "stopped":
+            self._integrate(event.at_s)
+            self._handlers[type(event)](event)
+        return self._out
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(config=self.config, state=self.state)
+
+    # --- box and cameras ----------------------------------------------------------------------------------------------
+
+    def _box_started(self, event: BoxStarted) -> None:
+        self.state.window = event.window - 1
+        self._open_window(event.at_s, self.config.first_window_s)
+
+    def _camera_added(self, event: CameraAdded) -> None:
+        """Also changes a camera: one that is there already is taken out first."""
+        if event.stream in self.state.streams:
+            self._camera_removed(CameraRemoved(at_s=event.at_s, stream=event.stream))
+        self.state.streams[event.stream] = StreamState(
+            id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s
+        )
+        self._reshare(event.at_s)
+
+    def _camera_removed(self, event: CameraRemoved) -> None:
+        stream = self.state.streams.pop(event.stream, None)
+        if stream is None:
+            return
+        self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1
+        for job in (stream.running.job if stream.running else None, stream.gating):
+            if job:
+                self._out.append(CancelJob(job=job, stream=stream.id))
+        self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
+        if self.state.active and self.state.active.stream == stream.id:
+            self._out.append(CancelJob(job=self.state.active.job, stream=stream.id))
+            self.state.active = None
+            self._next_prep(event.at_s)
+        else:
+            self._reshare(event.at_s)
+
+    def _camera_health(self, event: CameraHealth) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.live == event.live:
+            return
+        stream.live = event.live
+        self._reshare(event.at_s)
+
+    def _knobs_measured(self, event: KnobsMeasured) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is not None:
+            stream.knobs = event.knobs
+
+    def _rolled_back(self, event: ModelRolledBack) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None:
+            return
+        self._drop_training(stream, "the operator rolled the model back")
+        stream.version, stream.quality, stream.done = event.version, None, True
+        self._reshare(event.at_s)
+
+    def _stop_requested(self, event: StopRequested) -> None:
+        self._cancel_all()
+        self.state.phase = "stopped"
+
+    # --- the window ---------------------------------------------------------------------------------------------------
+
+    def _timer_fired(self, event: TimerFired) -> None:
+        if event.timer == WINDOW_END:
+            self._close_window(event.at_s)
+            self._open_window(event.at_s, self.config.window_s)
+        elif event.timer == PREP_DEADLINE and self.state.phase == "prepare":
+            self._end_prep_early(event.at_s)
+
+    def _open_window(self, at_s: float, seconds: float) -> None:
+        state = self.state
+        state.window += 1
+        state.opened_s, state.ends_s = at_s, at_s + seconds
+        state.planned_s, state.predicted, state.notes = None, None, []
+        for stream in state.streams.values():
+            _reset_for_window(stream)
+        self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))
+        self._out.append(SetTimer(timer=PREP_DEADLINE, at_s=at_s + self.config.prep_max_frac * seconds))
+        state.phase = "prepare"
+        # Nothing was sampled before the first window of a session, so there is nothing to learn from.
+        state.queue = self._label_tasks() if self._needs.labels and state.window > 0 else []
+        self._next_prep(at_s)
+
+    def _label_tasks(self) -> list[Prep]:
+        """One labelling per live camera. When the golden model is too slow for all, the sample shrinks; under the minimum,
+        cameras take turns from window to window."""
+        state, config = self.state, self.config
+        live = [s.id for s in _sorted(state.streams) if s.live]
+        if not live:
+            return []
+        seconds = config.prep_max_frac * (state.ends_s - state.opened_s)
+        budget_gpu_s = seconds * config.prep_pct / 100 * (config.label_part_frac if self._needs.profiles else 1.0)
+        affordable = int(budget_gpu_s / max(state.golden_gpu_s, 1e-6))
+        frames = min(config.label_frames, affordable // len(live))
+        if frames < config.label_frames:
+            self._note("", "golden-slow", f"the golden model needs {state.golden_gpu_s:.2f} GPU-s a frame: "
+                       f"{max(frames, 0)} instead of {config.label_frames} labels per camera fit this window")  # fmt: skip
+        if frames < config.min_label_frames:
+            frames = config.min_label_frames
+            turns = max(1, affordable // frames)
+            first = (state.window * turns) % len(live)
+            live = (live + live)[first : first + min(turns, len(live))]
+        return [Prep(job=self._job(s, "label"), stream=s, kind="label", frames=frames) for s in live]
+
+    def _next_prep(self, at_s: float) -> None:
+        """Starts the next preparation task, or plans when none is left."""
+        state = self.state
+        if state.active is not None or state.phase != "prepare":
+            return
+        if not state.queue:
+            self._plan(at_s)
+            return
+        state.active = task = state.queue.pop(0)
+        self._share_prep()
+        stream = state.streams[task.stream]
+        if task.kind == "label":
+            self._out.append(
+                StartLabelling(
+                    job=task.job, stream=task.stream, window=state.window - 1, frames=task.frames,
+                    holdout_frac=self.config.holdout_frac, version=stream.version,
+                )  # fmt: skip
+            )
+            return
+        waiting = 1 + sum(p.kind == "profile" for p in state.queue)
+        deadline_s = state.opened_s + self.config.prep_max_frac * (state.ends_s - state.opened_s)
+        budget = max(0.0, deadline_s - at_s) * self._prep_share() / 100 / waiting
+        self._out.append(
+            StartProfiling(
+                job=task.job, stream=task.stream, window=state.window - 1, version=stream.version,
+                configs=microprofile.families(self.config.retrain), epochs=self.config.profile_epochs,
+                data_frac=self.config.profile_data_frac, budget_gpu_s=budget,
+            )  # fmt: skip
+        )
+
+    def _end_prep_early(self, at_s: float) -> None:
+        state = self.state
+        skipped = [p.stream for p in state.queue]
+        if state.active:
+            self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
+            skipped.insert(0, state.active.stream)
+            state.active = None
+        state.queue = []
+        if skipped:
+            self._note("", "prep-late", f"preparation ran out of time; not profiled: {', '.join(sorted(set(skipped)))}")
+        self._plan(at_s)
+
+    def _close_window(self, at_s: float) -> None:
+        state = self.state
+        for stream in _sorted(state.streams):
+            if stream.running or stream.gating or stream.candidate:
+                self._drop_training(stream, "not finished when the window ended")
+        if state.active:
+            self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
+            state.active = None
+        state.queue = []
+        outcomes = tuple(self._outcome(s, at_s) for s in _sorted(state.streams))
+        self._out.append(
+            ReportWindow(
+                outcome=WindowOutcome(
+                    window=state.window, opened_s=state.opened_s, closed_s=at_s, streams=outcomes,
+                    predicted_quality=state.predicted, realised_quality=_mean([o.realised_quality for o in outcomes]),
+                    notes=tuple(state.notes),
+                )  # fmt: skip
+            )
+        )
+
+    def _outcome(self, stream: StreamState, at_s: float) -> StreamOutcome:
+        span_s = at_s - self.state.planned_s if self.state.planned_s is not None else 0.0
+        known = stream.start_quality is not None and span_s > 0
+        return StreamOutcome(
+            id=stream.id, start_quality=stream.start_quality, end_quality=stream.quality,
+            predicted_quality=stream.predicted, realised_quality=stream.integral / span_s if known else None,
+            retrained=stream.retrained, admitted=stream.admitted, note=stream.note,
+        )  # fmt: skip
+
+    # --- answers of jobs ----------------------------------------------------------------------------------------------
+
+    def _label_done(self, event: LabelDone) -> None:
+        state = self.state
+        if state.active is None or state.active.job != event.job:
+            return
+        stream = state.streams[event.stream]
+        labelled = event.train + event.holdout
+        if labelled:
+            state.golden_gpu_s = event.gpu_s / labelled
+        stream.labelled = labelled
+        if event.quality is not None:
+            stream.quality = stream.start_quality = event.quality
+        if self._needs.profiles and event.train and event.quality is not None:
+            state.queue.append(Prep(job=self._job(stream.id, "profile"), stream=stream.id, kind="profile"))
+            # The worst camera has most to gain: it is profiled first when time may run out.
+            quality = {s.id: s.quality or 0.0 for s in state.streams.values()}
+            labels = [p for p in state.queue if p.kind == "label"]
+            profiles = [p for p in state.queue if p.kind == "profile"]
+            state.queue = labels + sorted(profiles, key=lambda p: (quality[p.stream], p.stream))
+        elif event.train and not self._needs.profiles:
+            stream.options = self._unprofiled_options(stream)
+        state.active = None
+        self._next_prep(event.at_s)
+
+    def _profile_done(self, event: ProfileDone) -> None:
+        state = self.state
+        if state.active is None or state.active.job != event.job:
+            return
+        stream = state.streams[event.stream]
+        options = microprofile.options(event.trials, self.config.retrain, n_train=event.n_train)
+        floor = (stream.quality or 0.0) + self.config.min_gain
+        stream.options = tuple(self._priced(o) for o in options if o.end_quality > floor)
+        state.active = None
+        self._next_prep(event.at_s)
+
+    def _unprofiled_options(self, stream: StreamState) -> tuple[RetrainOption, ...]:
+        """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
+        costs come from `EngineConfig.reference` when somebody measured them beforehand."""
+        quality = self._believed(stream)
+        known = {o.name: o.cost_gpu_s for o in self.config.reference}
+        return tuple(
+            self._priced(RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)))
+            for c in self.config.retrain
+        )
+
+    def _priced(self, option: RetrainOption) -> RetrainOption:
+        gate_gpu_s = self.config.gate_frames * self.state.golden_gpu_s
+        cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + gate_gpu_s
+        return replace(option, cost_gpu_s=cost)
+
+    def _epoch_done(self, event: EpochDone) -> None:
+        running = self._running(event.stream, event.report.job)
+        if running is not None:
+            running.epoch, running.used_gpu_s = event.report.epoch, event.report.gpu_s
+
+    def _retrain_done(self, event: RetrainDone) -> None:
+        if self._running(event.stream, event.job) is None:
+            self._out.append(RejectModel(stream=event.stream, version=event.candidate, reason="came after its window"))
+            return
+        stream = self.state.streams[event.stream]
+        stream.running, stream.candidate = None, event.candidate
+        stream.gating = self._job(stream.id, "gate")
+        self._emit_shares()
+        self._out.append(
+            StartGate(
+                job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version,
+                candidate=event.candidate, frames=self.config.gate_frames,
+            )  # fmt: skip
+        )
+
+    def _gate_done(self, event: GateDone) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.gating != event.job:
+            return
+        stream.gating = None
+        if event.serving_quality is not None:
+            stream.quality = event.serving_quality
+        old, new = event.serving_quality, event.candidate_quality
+        if old is not None and new is not None and new > old + self.config.gate_margin:
+            stream.candidate_quality = new
+            self._out.append(SwapModel(stream=stream.id, version=event.candidate, quality=new))
+            return
+        stream.note = "retrained model was not better" if old is not None else "no labels to judge the retrained model by"
+        self._reject(stream, stream.note)
+        stream.done = True
+        self._plan(event.at_s)
+
+    def _job_failed(self, event: JobFailed) -> None:
+        state = self.state
+        stream = state.streams.get(event.stream)
+        if stream is None:
+            return
+        if state.active is not None and state.active.job == event.job:
+            self._note(stream.id, f"{state.active.kind}-failed", event.text or event.code)
+            state.active = None
+            self._next_prep(event.at_s)
+        elif self._running(event.stream, event.job) or stream.gating == event.job:
+            kind = "gate" if stream.gating == event.job else "retraining"
+            stream.note = f"{kind} failed: {event.code}"
+            self._note(stream.id, f"{kind}-failed", event.text or event.code)
+            stream.running, stream.gating, stream.done = None, None, True
+            if stream.candidate:
+                self._reject(stream, stream.note)
+            self._plan(event.at_s)
+
+    def _swap_done(self, event: SwapDone) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.candidate != event.version:
+            return
+        stream.version, stream.quality = event.version, stream.candidate_quality
+        stream.candidate, stream.admitted, stream.done = None, True, True
+        self._plan(event.at_s)
+
+    def _swap_failed(self, event: SwapFailed) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.candidate != event.version:
+            return
+        self._note(stream.id, "swap-failed", event.text)
+        stream.note = "the swap failed; the old model stays"
+        self._reject(stream, stream.note)
+        stream.done = True
+        self._plan(event.at_s)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, at_s: float) -> None:
+        """Runs the policy on a snapshot of now and turns its plan into commands."""
+        state = self.state
+        remaining_s = state.ends_s - at_s
+        if remaining_s <= 0 or state.phase == "idle":
+            return
+        first = state.planned_s is None
+        if first:
+            state.planned_s = at_s
+            for stream in state.streams.values():
+                stream.integral, stream.integral_since_s = 0.0, at_s
+                stream.start_quality = stream.quality
+        state.phase = "planned"
+        snapshot = self._snapshot(remaining_s)
+        plan = self._policy(snapshot)
+        plan.check(snapshot.capacity_pct)
+        if first:
+            state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
+        self._out.append(ReportPlan(window=state.window, plan=plan, reasons=_reasons(snapshot, plan)))
+        self._apply(plan, first)
+
+    def _snapshot(self, remaining_s: float) -> Snapshot:
+        config = self.config
+        views = tuple(self._view(s) for s in _sorted(self.state.streams) if s.live)
+        return Snapshot(
+            remaining_s=remaining_s, capacity_pct=config.capacity_pct - self._gate_pct(), quantum_pct=config.quantum_pct,
+            min_quality=config.min_quality, streams=views, estimate=config.estimate, speed=config.speed,
+        )  # fmt: skip
+
+    def _gate_pct(self) -> int:
+        """Gates that are running keep the share their retraining had; the planner sees what is left."""
+        return round(sum(s.train_pct for s in self.state.streams.values() if s.live and s.gating))
+
+    def _view(self, stream: StreamState) -> StreamView:
+        running = stream.running
+        if running is not None:
+            option = replace(running.option, cost_gpu_s=_remaining_gpu_s(running))
+            retrain: tuple[RetrainOption, ...] = (option,)
+        else:
+            retrain = () if stream.done or stream.gating or stream.candidate else stream.options
+        return StreamView(
+            id=stream.id, quality=self._believed(stream), knobs=stream.knobs, retrain=retrain,
+            running=running.option.name if running else None,
+        )  # fmt: skip
+
+    def _believed(self, stream: StreamState) -> float:
+        return self.config.prior_quality if stream.quality is None else stream.quality
+
+    def _apply(self, plan: Plan, first: bool) -> None:
+        starts: list[Command] = []
+        for entry in plan.streams:
+            stream = self.state.streams[entry.id]
+            stream.infer_pct = entry.infer_pct
+            if not stream.gating:
+                stream.train_pct = entry.train_pct
+            if first:
+                stream.predicted = entry.expected_quality if stream.quality is not None else None
+            self._set_knobs(stream, entry.knobs)
+            if entry.retrain and entry.train_pct > 0 and stream.running is None:
+                starts.append(self._start_retraining(stream, entry.retrain))
+        self._emit_shares()
+        self._out.extend(starts)
+
+    def _start_retraining(self, stream: StreamState, name: str) -> Command:
+        config = next(c for c in self.config.retrain if c.name == name)
+        option = next(o for o in stream.options if o.name == name)
+        job = self._job(stream.id, "train")
+        stream.running = Running(job=job, config=config, option=option)
+        stream.retrained = name
+        return StartRetraining(
+            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config
+        )  # fmt: skip
+
+    def _reshare(self, at_s: float) -> None:
+        """Cameras came, went or changed: give the shares out anew under the rules of the current phase."""
+        if self.state.phase == "prepare":
+            self._share_prep()
+        elif self.state.phase == "planned":
+            self._plan(at_s)
+
+    # --- shares -------------------------------------------------------------------------------------------------------
+
+    def _prep_share(self) -> float:
+        used = sum(s.infer_pct for s in self.state.streams.values() if s.live)
+        return self.config.capacity_pct - used
+
+    def _share_prep(self) -> None:
+        """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
+        live = [s for s in _sorted(self.state.streams) if s.live]
+        even = (self.config.capacity_pct - self.config.prep_pct) / len(live) if live else 0.0
+        for stream in live:
+            knob = best_affordable(stream.knobs, even)
+            self._set_knobs(stream, knob.name if knob else None)
+            stream.infer_pct = min(even, knob.demand_pct) if knob else 0.0
+            stream.train_pct = 0.0
+        self._emit_shares()
+
+    def _emit_shares(self) -> None:
+        shares: dict[str, float] = {}
+        for stream in _sorted(self.state.streams):
+            if not stream.live:
+                continue
+            if stream.infer_pct > 0:
+                shares[f"{stream.id}/infer"] = stream.infer_pct
+            job = stream.running.job if stream.running else stream.gating
+            if job and stream.train_pct > 0:
+                shares[job] = stream.train_pct
+        if self.state.active is not None:
+            shares[self.state.active.job] = self._prep_share()
+        spare = self.config.capacity_pct - sum(shares.values())
+        self._out.append(SetShares(shares_pct=tuple(sorted(shares.items())), spare_pct=max(0.0, spare)))
+
+    def _set_knobs(self, stream: StreamState, knob: str | None) -> None:
+        if stream.knob != knob:
+            stream.knob = knob
+            self._out.append(SetKnobs(stream=stream.id, knobs=knob))
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _job(self, stream: str, kind: str) -> str:
+        """Unique for each start: a late answer from before a camera was taken out and put back must not count for the new one."""
+        generation = self.state.generations.get(stream, 0)
+        return f"{stream}/{kind}/{self.state.window}" + (f".{generation}" if generation else "")
+
+    def _running(self, stream_id: str, job: str) -> Running | None:
+        stream = self.state.streams.get(stream_id)
+        running = stream.running if stream else None
+        return running if running and running.job == job else None
+
+    def _reject(self, stream: StreamState, reason: str) -> None:
+        if stream.candidate:
+            self._out.append(RejectModel(stream=stream.id, version=stream.candidate, reason=reason))
+        stream.candidate = None
+
+    def _drop_training(self, stream: StreamState, reason: str) -> None:
+        for job in (stream.running.job if stream.running else None, stream.gating):
+            if job:
+                self._out.append(CancelJob(job=job, stream=stream.id))
+                stream.note = reason
+        self._reject(stream, reason)
+        stream.running, stream.gating = None, None
+
+    def _cancel_all(self) -> None:
+        for stream in _sorted(self.state.streams):
+            self._drop_training(stream, "the box was stopped")
+        if self.state.active:
+            self._out.append(CancelJob(job=self.state.active.job, stream=self.state.active.stream))
+            self.state.active = None
+        self.state.queue = []
+
+    def _note(self, stream: str, code: str, text: str) -> None:
+        self.state.notes.append(f"{stream}: {text}" if stream else text)
+        self._out.append(Note(stream=stream, code=code, text=text))
+
+    def _integrate(self, at_s: float) -> None:
+        """Adds shown quality over the time since the last event (realised average of the window)."""
+        for stream in self.state.streams.values():
+            dt_s = max(0.0, at_s - stream.integral_since_s)
+            if stream.live:
+                stream.integral += stream.shown_quality() * dt_s
+            stream.integral_since_s = at_s
+
+
+def best_affordable(knobs: tuple[KnobProfile, ...], share_pct: float) -> KnobProfile | None:
+    """The best knobs `share_pct` can carry; the cheapest when none fits but there is a share (frames will be skipped); else None."""
+    cheapest = min(knobs, key=lambda k: (k.demand_pct, k.name), default=None) if share_pct > 0 else None
+    return best_knobs(knobs, share_pct) or cheapest
+
+
+def _remaining_gpu_s(running: Running) -> float:
+    """What a running retraining still needs: measured pace once an epoch is known, the prediction before."""
+    total = running.option.cost_gpu_s
+    if running.epoch <= 0:
+        return total
+    left = max(0, running.config.epochs - running.epoch)
+    pace = running.used_gpu_s / running.epoch
+    predicted_rest = total * left / running.config.epochs
+    return max(pace * left, predicted_rest)
+
+
+def _reset_for_window(stream: StreamState) -> None:
+    stream.options, stream.running, stream.gating, stream.candidate = (), None, None, None
+    stream.candidate_quality, stream.done, stream.retrained, stream.admitted = None, False, None, False
+    stream.start_quality, stream.predicted, stream.note, stream.labelled = None, None, "", 0
+    stream.train_pct = 0.0
+
+
+def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:
+    return [streams[key] for key in sorted(streams)]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _reasons(snapshot: Snapshot, plan: Plan) -> tuple[str, ...]:
+    views = {v.id: v for v in snapshot.streams}
+    lines = []
+    for entry in plan.streams:
+        view = views[entry.id]
+        if entry.retrain is None:
+            why = "no option is worth its share" if view.retrain else "nothing to retrain"
+            lines.append(f"{entry.id}: {why}; inference '{entry.knobs}' on {entry.infer_pct} %")
+            continue
+        option = next(o for o in view.retrain if o.name == entry.retrain)
+        lines.append(
+            f"{entry.id}: retrain '{option.name}' on {entry.train_pct} % ({option.cost_gpu_s:.1f} GPU-s), "
+            f"{view.quality:.3f} -> {option.end_quality:.3f}; inference '{entry.knobs}' on {entry.infer_pct} %"
+        )
+    return tuple(lines)

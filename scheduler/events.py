@@ -1,0 +1,167 @@
+"""What happens to a box: every change of the world reaches the engine as one of these, failures included.
+
+`at_s` is the driver's monotonic time of the event; the engine has no other clock. Events are frozen, serialisable and journalled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.types import EpochReport, KnobProfile, ProfileTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxStarted(Event):
+    """First event of a session. window: index of the first window to open (goes on after a restart)."""
+
+    window: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraAdded(Event):
+    """A camera joins. version: its serving model; quality: last measured quality of that model or None."""
+
+    stream: str
+    knobs: tuple[KnobProfile, ...]
+    version: str
+    quality: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraRemoved(Event):
+    stream: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraHealth(Event):
+    """live: whether the camera gives frames now."""
+
+    stream: str
+    live: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobsMeasured(Event):
+    """The inference profile of a stream was measured anew (demand in percent of one GPU, quality as a fraction of full)."""
+
+    stream: str
+    knobs: tuple[KnobProfile, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerFired(Event):
+    timer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDone(Event):
+    """Golden labels of a stream's last window are there. train/holdout: labelled frames in each split; quality: of the serving
+    model on the held-out split, None when the split is empty; gpu_s: what the labelling cost."""
+
+    job: str
+    stream: str
+    train: int
+    holdout: int
+    quality: float | None
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileDone(Event):
+    """The micro-profiler's trials of one stream; n_train: labelled frames a full retraining would use."""
+
+    job: str
+    stream: str
+    trials: tuple[ProfileTrial, ...]
+    n_train: int
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDone(Event):
+    stream: str
+    report: EpochReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainDone(Event):
+    """A retraining ended well; candidate is the stored, not yet admitted version."""
+
+    job: str
+    stream: str
+    candidate: str
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateDone(Event):
+    """Serving and candidate model measured on the same held-out golden labels of the current window."""
+
+    job: str
+    stream: str
+    candidate: str
+    serving_quality: float | None
+    candidate_quality: float | None
+    frames: int
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailed(Event):
+    """A labelling, profiling, training or gate job ended badly. code: as in configs.errors.JobError; text is redacted."""
+
+    job: str
+    stream: str
+    code: str
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapDone(Event):
+    stream: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapFailed(Event):
+    stream: str
+    version: str
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRolledBack(Event):
+    """The operator put an older version back; quality is unknown until it is measured again."""
+
+    stream: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequested(Event):
+    pass
+
+
+EVENTS: tuple[type[Event], ...] = (
+    BoxStarted,
+    CameraAdded,
+    CameraRemoved,
+    CameraHealth,
+    KnobsMeasured,
+    TimerFired,
+    LabelDone,
+    ProfileDone,
+    EpochDone,
+    RetrainDone,
+    GateDone,
+    JobFailed,
+    SwapDone,
+    SwapFailed,
+    ModelRolledBack,
+    StopRequested,
+)
