@@ -1,7 +1,7 @@
 """Weather and sensor effects on one picture; shared by rendered cameras (`streams.rendered`) and by drift over real frames.
 
-Every function takes and returns float32 (H, W, 3) in 0-255, is a pure function of its arguments (randomness from `seed`), and is
-the identity at strength 0.
+Every function takes and returns float32 (H, W, 3) in 0-255, is a pure function of its arguments (randomness from `seed`), and
+is the identity at strength 0.
 """
 
 from __future__ import annotations

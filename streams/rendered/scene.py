@@ -1,7 +1,7 @@
 """A rendered camera: `RenderedScene.render(t_s)` gives the picture and the exact truth, in any order of moments.
 
 Truth: the box around the *visible* part of every figure, counted on an id mask that is painted with the same polygons, in the
-same depth order, as the picture. A figure is left out of the truth when it is too hidden or too small to be asked of a detector:
+same depth order, as the picture. A figure is left out of the truth when it is too hidden or small to be asked of a detector:
 fewer than `MIN_VISIBLE_PX` visible pixels, a visible box less than `MIN_SIDE_PX` high or wide (both at 320x180, scaled with the
 picture), less than `MIN_VISIBLE_FRAC` of its pixels inside the picture not hidden by nearer things, or less than
 `MIN_INSIDE_FRAC` of its outline's box inside the picture.

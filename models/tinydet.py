@@ -1,0 +1,413 @@
+"""Our own small detector for the demo and the tests: anchor-free, centre-based, trained in minutes on one core.
+
+After Zhou et al., "Objects as Points" (CenterNet: class heat maps of object centres, peaks are detections, focal loss with a
+Gaussian around each centre) and Tian et al., "FCOS" (distances to the four box sides, IoU loss). Changed from both: the heat
+map's Gaussian follows the box's own width and height, box sides are learnt in a few cells around the centre, and batch-norm
+statistics are frozen in `loss`, so that a retraining may use micro-batches of one image (models.detector.Detector).
+
+`tinydet-edge` is the small model that serves, `tinydet-golden` the larger one that labels. Weights come with the package
+(`models/assets`); `docs/demo-models.md` says how they were made.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from configs.errors import WeightsError
+from configs.units import CLASSES
+from models.detector import DetectorSpec, YieldPoint
+from scheduler.types import Detections
+
+ASSETS = Path(__file__).parent / "assets"
+
+_OUT_STRIDE = 4  # net pixels per heat-map cell
+_PAD_MULTIPLE = 16  # the deepest features' stride
+_SIDE_UNIT_PX = 8.0  # box sides are exp(output) * this many net pixels
+_MAX_PEAKS = 64
+_SAME_CLASS_IOU, _ANY_CLASS_IOU = 0.5, 0.75
+_PREDICT_BATCH = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """widths: channels at strides 2, 4, 8, 16; blocks: residual blocks at strides 4, 8, 16; head: channels of the head."""
+
+    input_px: int
+    widths: tuple[int, int, int, int]
+    blocks: tuple[int, int, int]
+    head: int
+    separable: bool
+
+
+SIZES: dict[str, Size] = {
+    "tinydet-edge": Size(input_px=256, widths=(16, 24, 40, 56), blocks=(1, 2, 2), head=24, separable=True),
+    "tinydet-golden": Size(input_px=320, widths=(24, 40, 64, 96), blocks=(1, 2, 2), head=48, separable=False),
+}
+
+
+def _conv(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+class _Block(nn.Module):
+    """Residual: depthwise-separable (two rounds) or two plain 3x3 convolutions."""
+
+    def __init__(self, width: int, separable: bool) -> None:
+        super().__init__()
+        if separable:
+            parts = [_conv(width, width, groups=width), _conv(width, width, 1), _conv(width, width, groups=width)]
+        else:
+            parts = [_conv(width, width)]
+        last = 1 if separable else 3
+        self.body = nn.Sequential(*parts, nn.Conv2d(width, width, last, padding=last // 2, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(x + self.body(x))
+
+
+class _Up(nn.Module):
+    """Brings deep features up by 2 and adds them to the shallower ones."""
+
+    def __init__(self, deep: int, shallow: int) -> None:
+        super().__init__()
+        self.lateral = _conv(deep, shallow, 1)
+        self.mix = _conv(shallow, shallow)
+
+    def forward(self, deep: torch.Tensor, shallow: torch.Tensor) -> torch.Tensor:
+        up = functional.interpolate(self.lateral(deep), scale_factor=2.0, mode="nearest")
+        return self.mix(up + shallow)
+
+
+class _Head(nn.Module):
+    """Class heat map (logits) and box sides (left, top, right, bottom; log units)."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.stem = _conv(inputs, width)
+        self.heat = nn.Conv2d(width, len(CLASSES), 1)
+        self.sides = nn.Conv2d(width, 4, 1)
+        nn.init.constant_(self.heat.bias, -4.0)  # type: ignore[arg-type]  # few cells hold a centre
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.stem(x)
+        return self.heat(x), self.sides(x)
+
+
+class TinyNet(nn.Module):
+    """(B, 3, H, W) -> heat (B, classes, H/4, W/4), sides (B, 4, H/4, W/4); H and W multiples of 16."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        w2, w4, w8, w16 = size.widths
+        self.stem = _conv(3, w2, stride=2)
+        self.stage4 = self._stage(w2, w4, size.blocks[0], size.separable)
+        self.stage8 = self._stage(w4, w8, size.blocks[1], size.separable)
+        self.stage16 = self._stage(w8, w16, size.blocks[2], size.separable)
+        self.up8 = _Up(w16, w8)
+        self.up4 = _Up(w8, w4)
+        self.head = _Head(w4, size.head)
+
+    @staticmethod
+    def _stage(inputs: int, outputs: int, blocks: int, separable: bool) -> nn.Sequential:
+        return nn.Sequential(_conv(inputs, outputs, stride=2), *(_Block(outputs, separable) for _ in range(blocks)))
+
+    def layers(self) -> list[nn.Module]:
+        return [self.stem, self.stage4, self.stage8, self.stage16, self.up8, self.up4, self.head]
+
+    def forward(self, x: torch.Tensor, yield_point: YieldPoint | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        pause = yield_point or _no_pause
+        at4 = self.stage4(_paused(pause, self.stem(x)))
+        at8 = self.stage8(_paused(pause, at4))
+        at16 = self.stage16(_paused(pause, at8))
+        at8 = self.up8(_paused(pause, at16), at8)
+        at4 = self.up4(_paused(pause, at8), at4)
+        heat, sides = self.head(_paused(pause, at4))
+        return heat, sides
+
+
+def _no_pause() -> None:
+    return None
+
+
+def _paused(pause: YieldPoint, x: torch.Tensor) -> torch.Tensor:
+    pause()
+    return x
+
+
+# --- pictures in, boxes out -------------------------------------------------------------------------------------------
+
+
+def _scaled_size(height_px: int, width_px: int, input_px: int) -> tuple[int, int]:
+    """Net (height, width) of a picture whose longer side becomes input_px, before padding."""
+    scale = input_px / max(height_px, width_px)
+    return max(1, round(height_px * scale)), max(1, round(width_px * scale))
+
+
+def to_input(image: np.ndarray, input_px: int) -> torch.Tensor:
+    """uint8 (H, W, 3) -> float32 (3, h, w), about -2 to 2: longer side input_px, zero-padded right and below to multiples of 16."""
+    height, width = _scaled_size(image.shape[0], image.shape[1], input_px)
+    if image.shape[:2] != (height, width):
+        shrinks = height < image.shape[0]
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+    pad_y, pad_x = -height % _PAD_MULTIPLE, -width % _PAD_MULTIPLE
+    tensor = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float().sub_(127.5).div_(64.0)
+    return functional.pad(tensor, (0, pad_x, 0, pad_y))
+
+
+@dataclass
+class Targets:
+    """What the net should say about one picture: heat (C, h, w) in 0-1; at `cells` (K,) flat indices, boxes (K, 4) in net px with
+    weights (K,); count: objects in the picture."""
+
+    heat: torch.Tensor
+    cells: torch.Tensor
+    boxes: torch.Tensor
+    weights: torch.Tensor
+    count: int
+
+
+def make_targets(labels: Detections, scale_x: float, scale_y: float, grid: tuple[int, int]) -> Targets:
+    """A Gaussian per object in the heat map; cells near the centre (heat above 0.5) learn the box. grid: (h, w) cells."""
+    height, width = grid
+    heat = np.zeros((len(CLASSES), height, width), np.float32)
+    owner = np.full((height, width), -1, np.int64)
+    best = np.zeros((height, width), np.float32)
+    boxes = labels.xyxy * np.array([scale_x, scale_y, scale_x, scale_y], np.float32)
+    ys, xs = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)[None, :]
+    for index in np.argsort(-_areas(boxes), kind="stable"):  # smaller objects are drawn last and win their cells
+        x0, y0, x1, y1 = boxes[index] / _OUT_STRIDE
+        column = min(width - 1, max(0, int((x0 + x1) / 2)))
+        row = min(height - 1, max(0, int((y0 + y1) / 2)))
+        spread_x, spread_y = max(0.6, 0.11 * (x1 - x0)), max(0.6, 0.11 * (y1 - y0))
+        blob = np.exp(-0.5 * (((xs - column) / spread_x) ** 2 + ((ys - row) / spread_y) ** 2))
+        class_id = int(labels.class_id[index])
+        np.maximum(heat[class_id], blob, out=heat[class_id])
+        near = (blob > 0.5) & (blob >= best)
+        owner[near], best[near] = index, blob[near]
+    cells = np.flatnonzero(owner.ravel() >= 0)
+    owners = owner.ravel()[cells]
+    return Targets(
+        heat=torch.from_numpy(heat),
+        cells=torch.from_numpy(cells),
+        boxes=torch.from_numpy(boxes[owners].astype(np.float32)),
+        weights=torch.from_numpy(best.ravel()[cells]),
+        count=len(labels),
+    )
+
+
+def _areas(xyxy: np.ndarray) -> np.ndarray:
+    return (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
+
+
+def _cell_boxes(sides: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    """sides (4, h, w) at flat `cells` -> xyxy (K, 4) in net pixels."""
+    width = sides.shape[2]
+    x = (cells % width).float() * _OUT_STRIDE + _OUT_STRIDE / 2
+    y = torch.div(cells, width, rounding_mode="floor").float() * _OUT_STRIDE + _OUT_STRIDE / 2
+    reach = sides.flatten(1)[:, cells].clamp(-6, 5).exp() * _SIDE_UNIT_PX  # (4, K)
+    return torch.stack([x - reach[0], y - reach[1], x + reach[2], y + reach[3]], dim=1)
+
+
+def _giou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Generalised IoU of paired boxes (K, 4) -> (K,), in -1 to 1 (Rezatofighi et al.)."""
+    common = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(1)
+    hull = (torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])).prod(1)
+    union = (a[:, 2:] - a[:, :2]).prod(1) + (b[:, 2:] - b[:, :2]).prod(1) - common
+    return common / union - (hull - union) / hull
+
+
+def picture_loss(heat: torch.Tensor, sides: torch.Tensor, targets: Targets) -> torch.Tensor:
+    """Loss of one picture, per object: focal loss on the heat map (alpha 2, beta 4) plus GIoU loss on the boxes."""
+    probability = heat.sigmoid().clamp(1e-4, 1 - 1e-4)
+    centre = (targets.heat > 0.999).float()
+    hit = centre * (1 - probability) ** 2 * probability.log()
+    miss = (1 - centre) * (1 - targets.heat) ** 4 * probability**2 * (1 - probability).log()
+    loss = -(hit + miss).sum() / max(1, targets.count)
+    if not len(targets.cells):
+        return loss
+    overlap = _giou(_cell_boxes(sides, targets.cells), targets.boxes)
+    return loss + 2.0 * ((1 - overlap) * targets.weights).sum() / targets.weights.sum()
+
+
+def batch_loss(heat: torch.Tensor, sides: torch.Tensor, targets: Sequence[Targets]) -> torch.Tensor:
+    """Mean of `picture_loss` over the batch."""
+    losses = [picture_loss(heat[i], sides[i], target) for i, target in enumerate(targets)]
+    return torch.stack(losses).mean()
+
+
+def _decode(heat: torch.Tensor, sides: torch.Tensor, score_min: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Peaks of one picture -> boxes (N, 4) in net pixels, scores (N,), classes (N,), by falling score, duplicates removed."""
+    probability = heat.sigmoid()
+    peaks = probability * (functional.max_pool2d(probability[None], 3, 1, 1)[0] == probability)
+    scores, flat = peaks.flatten().topk(min(_MAX_PEAKS, peaks.numel()))
+    keep = scores >= score_min
+    scores, flat = scores[keep], flat[keep]
+    cells_per_class = heat.shape[1] * heat.shape[2]
+    classes = torch.div(flat, cells_per_class, rounding_mode="floor").numpy()
+    boxes = _cell_boxes(sides, flat % cells_per_class).numpy()
+    kept = _suppress(boxes, classes)
+    return boxes[kept], scores.numpy()[kept], classes[kept]
+
+
+def _suppress(boxes: np.ndarray, classes: np.ndarray) -> list[int]:
+    """Greedy non-maximum suppression; boxes come by falling score."""
+    kept: list[int] = []
+    areas = _areas(boxes)
+    for i in range(len(boxes)):
+        if not kept:
+            kept.append(i)
+            continue
+        others = boxes[kept]
+        sides = np.minimum(boxes[i, 2:], others[:, 2:]) - np.maximum(boxes[i, :2], others[:, :2])
+        common = np.clip(sides, 0, None).prod(1)
+        iou = common / (areas[i] + areas[kept] - common)
+        limit = np.where(classes[kept] == classes[i], _SAME_CLASS_IOU, _ANY_CLASS_IOU)
+        if not (iou > limit).any():
+            kept.append(i)
+    return kept
+
+
+# --- the detector -----------------------------------------------------------------------------------------------------
+
+
+class TinyDetector:
+    """Implements `models.detector.Detector` on the CPU."""
+
+    def __init__(self, arch: str, *, seed: int = 0) -> None:
+        """Random weights drawn from `seed`. Raises ValueError for an unknown arch."""
+        if arch not in SIZES:
+            raise ValueError(f"unknown tinydet {arch!r}; known: {', '.join(SIZES)}")
+        self.spec = DetectorSpec(arch=arch, input_px=SIZES[arch].input_px)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.net = TinyNet(SIZES[arch])
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net.eval()
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        """See `Detector.predict`. Pictures of one padded size share a pass, at most four at a time."""
+        inputs = [to_input(image, self.spec.input_px) for image in images]
+        results: list[Detections] = [Detections.empty()] * len(images)
+        for chunk in _chunks([tuple(x.shape) for x in inputs]):
+            with torch.inference_mode():
+                batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
+                heat, sides = self.net(batch, yield_point)
+                for place, i in enumerate(chunk):
+                    results[i] = self._detections(heat[place], sides[place], images[i].shape[:2], score_min)
+        return results
+
+    def _detections(self, heat: torch.Tensor, sides: torch.Tensor, size: tuple[int, int], score_min: float) -> Detections:
+        boxes, scores, classes = _decode(heat, sides, score_min)
+        height, width = _scaled_size(size[0], size[1], self.spec.input_px)
+        boxes = boxes * np.array([size[1] / width, size[0] / height] * 2, np.float32)
+        limits = np.array([size[1], size[0]] * 2, np.float32)
+        boxes = np.clip(boxes, 0, limits)
+        whole = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+        return Detections(
+            xyxy=boxes[whole].astype(np.float32),
+            score=scores[whole].astype(np.float32),
+            class_id=classes[whole].astype(np.int64),
+        )
+
+    def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
+        """See `Detector.loss`. Raises ValueError when the numbers of images and targets differ."""
+        if len(images) != len(targets) or not images:
+            raise ValueError(f"loss needs as many targets as images and at least one, got {len(targets)} and {len(images)}")
+        self.net.eval()  # batch-norm statistics stay as they are
+        pairs = [self.encode(image, labels) for image, labels in zip(images, targets, strict=True)]
+        if len({tuple(x.shape) for x, _ in pairs}) > 1:
+            return torch.stack([self._loss_of([pair]) for pair in pairs]).mean()
+        return self._loss_of(pairs)
+
+    def _loss_of(self, pairs: Sequence[tuple[torch.Tensor, Targets]]) -> torch.Tensor:
+        batch = torch.stack([x for x, _ in pairs]).contiguous(memory_format=torch.channels_last)
+        heat, sides = self.net(batch)
+        return batch_loss(heat, sides, [target for _, target in pairs])
+
+    def encode(self, image: np.ndarray, labels: Detections) -> tuple[torch.Tensor, Targets]:
+        """The net's input and targets of one labelled picture."""
+        x = to_input(image, self.spec.input_px)
+        height, width = _scaled_size(image.shape[0], image.shape[1], self.spec.input_px)
+        grid = (x.shape[1] // _OUT_STRIDE, x.shape[2] // _OUT_STRIDE)
+        return x, make_targets(labels, width / image.shape[1], height / image.shape[0], grid)
+
+    def trainable_layers(self) -> list[nn.Module]:
+        return self.net.layers()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters and batch-norm statistics, float32, copies."""
+        return {name: tensor.detach().clone().contiguous() for name, tensor in self._tensors().items()}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {name: t for name, t in self.net.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes over `state` (any float precision). Raises WeightsError naming the first tensor that does not fit; the detector
+        then keeps the weights it had."""
+        own = self._tensors()
+        for name, tensor in own.items():
+            if name not in state:
+                raise self._misfit(f"tensor {name!r} is missing")
+            if state[name].shape != tensor.shape:
+                raise self._misfit(f"tensor {name!r} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}")
+        for name in state:
+            if name not in own:
+                raise self._misfit(f"tensor {name!r} is not part of it")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+
+    def _misfit(self, problem: str) -> WeightsError:
+        arch = self.spec.arch
+        return WeightsError(f"weights do not fit {arch}: {problem}", subject=arch, remedy=f"use weights made for {arch}")
+
+    def clone(self) -> TinyDetector:
+        twin = copy.copy(self)
+        twin.net = copy.deepcopy(self.net)
+        for parameter in twin.net.parameters():
+            parameter.grad = None
+        return twin
+
+
+def _chunks(shapes: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """Indices grouped by equal shape, at most `_PREDICT_BATCH` per group."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, shape in enumerate(shapes):
+        groups.setdefault(shape, []).append(index)
+    return [group[i : i + _PREDICT_BATCH] for group in groups.values() for i in range(0, len(group), _PREDICT_BATCH)]
+
+
+def bundled_weights(arch: str) -> Path:
+    """Where the package keeps the weights of a tinydet arch."""
+    return ASSETS / f"{arch}.safetensors"
+
+
+def load_bundled(arch: str) -> TinyDetector:
+    """The detector with the weights that come with the package. Raises WeightsError when they are missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = bundled_weights(arch)
+    detector = TinyDetector(arch)
+    try:
+        detector.load_state(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(
+            f"the weights of {arch} that come with the package cannot be read", subject=arch, remedy="install the package again"
+        ) from error
+    return detector
