@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from configs.errors import WeightsError
+from models import torch_compat
 from scheduler.types import Detections
 
 #: Grey that fills the border of a letterboxed picture (the value of the YOLO family).
@@ -95,6 +96,18 @@ def sorted_detections(xyxy: np.ndarray, score: np.ndarray, class_id: np.ndarray)
         score=score[solid][order].astype(np.float32),
         class_id=class_id[solid][order].astype(np.int64),
     )
+
+
+def suppressed_per_class(xyxy: np.ndarray, score: np.ndarray, class_id: np.ndarray, *, iou_max: float) -> np.ndarray:
+    """Indices that survive suppression within their own class, best first. int64 (K,)"""
+    torch_compat.ensure_torchvision()
+    from torchvision.ops import nms  # only once it is mended
+
+    if not len(xyxy):
+        return np.zeros(0, np.int64)
+    # Classes are moved apart, so that one pass suppresses within each class only.
+    apart = xyxy + (class_id * (float(xyxy.max()) + 1.0)).astype(np.float32)[:, None]
+    return nms(torch.from_numpy(apart), torch.from_numpy(score), iou_max).numpy()
 
 
 def check_images(images: Sequence[np.ndarray]) -> None:

@@ -36,6 +36,7 @@ from models.torch_support import (
     load_checked_state,
     mean_per_image,
     sorted_detections,
+    suppressed_per_class,
     to_tensor,
     train_with_frozen_batch_norm,
     yielding_between_layers,
@@ -153,7 +154,7 @@ class UltralyticsDetector:
         wanted = (score >= score_min) & (class_id >= 0)
         xyxy, score, class_id = xyxy[wanted], score[wanted], class_id[wanted]
         if not self._model.end2end:
-            kept = _suppress(xyxy, score, class_id)
+            kept = suppressed_per_class(xyxy, score, class_id, iou_max=NMS_IOU)[:MAX_DETECTIONS]
             xyxy, score, class_id = xyxy[kept], score[kept], class_id[kept]
         return sorted_detections(boxed.to_original(xyxy), score, class_id)
 
@@ -207,6 +208,7 @@ class UltralyticsDetector:
         # Criteria hold no weights but point at the model; the folded copy belongs to the old one.
         twin._fused, twin._criteria = None, None
         twin._model = copy.deepcopy(self._model)
+        twin._model.zero_grad(set_to_none=True)
         return twin
 
 
@@ -241,15 +243,3 @@ def _xyxy(centre_size: np.ndarray) -> np.ndarray:
     """(N, 4) centre and size -> corners."""
     half = centre_size[:, 2:] / 2
     return np.concatenate([centre_size[:, :2] - half, centre_size[:, :2] + half], axis=1)
-
-
-def _suppress(xyxy: np.ndarray, score: np.ndarray, class_id: np.ndarray) -> np.ndarray:
-    """Indices that survive class-wise suppression, best first, at most MAX_DETECTIONS. int64 (K,)"""
-    from torchvision.ops import nms
-
-    if not len(xyxy):
-        return np.zeros(0, np.int64)
-    # Classes are moved apart so that one pass suppresses within each class only.
-    apart = xyxy + (class_id * (float(xyxy.max()) + 1.0)).astype(np.float32)[:, None]
-    kept = nms(torch.from_numpy(apart), torch.from_numpy(score), NMS_IOU).numpy()
-    return kept[:MAX_DETECTIONS]

@@ -62,7 +62,7 @@ PUBLISHED: tuple[WeightsFile, ...] = (
     _ultralytics("yolo26s", "v8.4.0", "646f8bc3fe0a656803d95c294f7852321748cb29d13466a1af8862e2db384a1b"),
     _ultralytics("yolo26l", "v8.4.0", "9fe3c544f2b19bebad7ea41e76d7ad3d88b7c2f10d11d24430c5311f6b32db26"),
     _torchvision("ssdlite320", "ssdlite320_mobilenet_v3_large_coco-a79551df.pth"),
-    _torchvision("fasterrcnn_resnet50_fpn_v2", "fasterrcnn_resnet50_fpn_v2_coco-dd69338a.pth"),
+    _torchvision("fcos_resnet50_fpn", "fcos_resnet50_fpn_coco-99b0c9b7.pth"),
     _torchvision("retinanet_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2_coco-5905b1c5.pth"),
 )
 BY_NAME: dict[str, WeightsFile] = {published.name: published for published in PUBLISHED}
@@ -92,7 +92,7 @@ def locate(
     """The file with the weights `name_or_path` stands for, downloaded to the cache when it is nowhere else and `download` is
     set.
     Raises WeightsError when there is none, its checksum is wrong, or the download fails; the message says what to do."""
-    if _looks_like_path(name_or_path):
+    if is_path(name_or_path):
         return _given_path(name_or_path)
     wanted = BY_NAME.get(name_or_path)
     file = wanted.file if wanted else f"{name_or_path}.pt"
@@ -121,7 +121,8 @@ def fetch(names: Sequence[str], *, environ: Mapping[str, str] = os.environ, prog
     return [locate(name, environ=environ, progress=progress) for name in names]
 
 
-def _looks_like_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether a configured name means a file rather than a detector of the table."""
     return os.sep in text or text.endswith((".pt", ".pth", ".safetensors"))
 
 

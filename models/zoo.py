@@ -1,0 +1,170 @@
+"""The one table of detectors: name -> how it is built. Also what turns a configured name into a detector with weights.
+
+A name is an arch of the table or the path of a weights file, optionally with the input size: `yolov8n`, `yolov8n@320`,
+`/data/my.pt@480`. Heavy libraries are imported when a detector that needs them is built, not before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from configs.errors import UsageError, WeightsError
+from models import weights
+from models.detector import Detector, DetectorSpec
+from models.tinydet import SIZES as TINY_SIZES
+from models.unpickle import Checkpoint, read_checkpoint
+
+Role = Literal["edge", "golden"]
+EDGE: Role = "edge"
+GOLDEN: Role = "golden"
+State = dict[str, torch.Tensor]
+#: build(spec, state or None for random weights, device, seed)
+Builder = Callable[[DetectorSpec, State | None, str, int], Detector]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooEntry:
+    """role: what the size suits. input_px: default longer side. bundled: weights come with Driftbox. resizable: other input
+    sizes are allowed."""
+
+    arch: str
+    role: Role
+    input_px: int
+    build: Builder
+    bundled: bool = False
+    resizable: bool = True
+
+
+def _ultralytics(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
+    from models.ultralytics_detector import UltralyticsDetector
+
+    return UltralyticsDetector(spec, state=state, device=device, seed=seed)
+
+
+def _torchvision(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
+    from models.torchvision_detector import TorchvisionDetector
+
+    return TorchvisionDetector(spec, state=state, device=device, seed=seed)
+
+
+def _tinydet(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
+    from models.tinydet import TinyDetector
+
+    if torch.device(device).type != "cpu":
+        raise UsageError(f"{spec.arch} runs on the CPU only", subject=spec.arch, remedy="choose device cpu")
+    detector = TinyDetector(spec.arch, seed=seed)
+    if state is not None:
+        detector.load_state(state)
+    return detector
+
+
+def _entries() -> list[ZooEntry]:
+    small = [
+        ZooEntry(arch=arch, role=role, input_px=TINY_SIZES[arch].input_px, build=_tinydet, bundled=True, resizable=False)
+        for arch, role in (("tinydet-edge", EDGE), ("tinydet-golden", GOLDEN))
+    ]
+    yolo = [
+        ZooEntry(arch=f"{family}{size}", role=role, input_px=input_px, build=_ultralytics)
+        for family in ("yolov8", "yolo11", "yolo26")
+        for sizes, role, input_px in (("ns", EDGE, 320), ("mlx", GOLDEN, 640))
+        for size in sizes
+    ]
+    return [
+        *small,
+        *yolo,
+        ZooEntry(arch="ssdlite320", role=EDGE, input_px=320, build=_torchvision),
+        ZooEntry(arch="fcos_resnet50_fpn", role=GOLDEN, input_px=800, build=_torchvision),
+        ZooEntry(arch="retinanet_resnet50_fpn_v2", role=GOLDEN, input_px=800, build=_torchvision),
+    ]
+
+
+#: arch -> entry.
+ZOO: dict[str, ZooEntry] = {entry.arch: entry for entry in _entries()}
+
+
+def entry_of(arch: str) -> ZooEntry:
+    """Raises UsageError listing the known names."""
+    if arch not in ZOO:
+        raise UsageError(
+            f"no detector named {arch!r}", subject=arch, remedy=f"known: {', '.join(ZOO)}; or the path of a weights file"
+        )
+    return ZOO[arch]
+
+
+def split_size(name: str) -> tuple[str, int | None]:
+    """'yolov8n@320' -> ('yolov8n', 320); without '@', no size. Raises UsageError for a size that is not 32-4096."""
+    base, at, size = name.rpartition("@")
+    if not at:
+        return name, None
+    if not size.isdigit():
+        return name, None  # an '@' inside a path
+    if not 32 <= int(size) <= 4096:
+        raise UsageError(f"input size of {name!r} is out of range", subject=name, remedy="give 32 to 4096 pixels")
+    return base, int(size)
+
+
+def spec_of(arch: str, input_px: int | None = None) -> DetectorSpec:
+    """The spec of a known arch. Raises UsageError for an unknown one, or a size that the arch cannot have."""
+    entry = entry_of(arch)
+    if input_px is not None and input_px != entry.input_px and not entry.resizable:
+        raise UsageError(f"{arch} works at {entry.input_px} px only", subject=arch, remedy=f"write {arch} without @{input_px}")
+    return DetectorSpec(arch=arch, input_px=input_px or entry.input_px)
+
+
+def new_detector(spec: DetectorSpec, *, state: State | None = None, device: str = "cpu", seed: int = 0) -> Detector:
+    """A detector with the weights `state`, or random ones from `seed`. Raises UsageError for an unknown arch, WeightsError when
+    the state does not fit."""
+    return entry_of(spec.arch).build(spec, state, device, seed)
+
+
+def load_detector(name_or_path: str, input_px: int | None = None, device: str = "cpu", *, download: bool = True) -> Detector:
+    """A pretrained detector by name or weights path. A size written in the name wins over `input_px`.
+    Raises UsageError (unknown name, impossible size), WeightsError (weights missing, wrong, corrupt) or EnvironmentLacking (a
+    library is missing)."""
+    base, size = split_size(name_or_path)
+    size = size or input_px
+    if weights.is_path(base):
+        return _from_file(weights.locate(base), size, device)
+    spec = spec_of(base, size)
+    if ZOO[base].bundled:
+        return new_detector(spec, state=_bundled_state(base), device=device)
+    checkpoint = read_checkpoint(weights.locate(base, download=download))
+    return new_detector(spec, state=_checked(checkpoint, base).state, device=device)
+
+
+def _bundled_state(arch: str) -> State:
+    from models.tinydet import bundled_weights
+
+    return read_checkpoint(bundled_weights(arch)).state
+
+
+def _from_file(path: Path, input_px: int | None, device: str) -> Detector:
+    """A weights file that says itself which detector it is for."""
+    checkpoint = read_checkpoint(path)
+    arch = checkpoint.meta.get("arch", "")
+    if arch not in ZOO:
+        known = f"its arch {arch!r} is not known" if arch else "it does not say which detector it is for"
+        raise WeightsError(
+            f"{path} cannot be used: {known}",
+            subject=str(path),
+            remedy=f"use a checkpoint or safetensors (metadata 'arch') of one of {', '.join(ZOO)}",
+        )
+    return new_detector(spec_of(arch, input_px), state=_checked(checkpoint, str(path)).state, device=device)
+
+
+def _checked(checkpoint: Checkpoint, subject: str) -> Checkpoint:
+    """Only heads with COCO's classes can be mapped to ours."""
+    names = json.loads(checkpoint.meta.get("names", "[]"))
+    if names and (len(names) != 80 or names[0] != "person"):
+        raise WeightsError(
+            f"{subject} detects {len(names)} classes of its own; only COCO's 80 can be mapped",
+            subject=subject,
+            remedy="use weights trained on COCO",
+        )
+    return checkpoint
