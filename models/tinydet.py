@@ -157,7 +157,7 @@ def _scaled_size(height_px: int, width_px: int, input_px: int) -> tuple[int, int
 
 
 def to_input(image: np.ndarray, input_px: int) -> torch.Tensor:
-    """uint8 (H, W, 3) -> float32 (3, h, w), about -2 to 2: longer side input_px, zero-padded right and below to multiples of 16."""
+    """uint8 (H, W, 3) -> float32 (3, h, w), about -2 to 2: longer side input_px, zeros right and below to multiples of 16."""
     height, width = _scaled_size(image.shape[0], image.shape[1], input_px)
     if image.shape[:2] != (height, width):
         shrinks = height < image.shape[0]
@@ -169,8 +169,8 @@ def to_input(image: np.ndarray, input_px: int) -> torch.Tensor:
 
 @dataclass
 class Targets:
-    """What the net should say about one picture: heat (C, h, w) in 0-1; at `cells` (K,) flat indices, boxes (K, 4) in net px with
-    weights (K,); count: objects in the picture."""
+    """What the net should say about one picture: heat (C, h, w) in 0-1; at `cells` (K,) flat indices, boxes (K, 4) in net px
+    with weights (K,); count: objects in the picture."""
 
     heat: torch.Tensor
     cells: torch.Tensor
