@@ -58,6 +58,8 @@ def code_of(error: BaseException) -> StreamErrorCode:
 def reason_of(error: BaseException) -> str:
     """The words of the error without the URL that PyAV appends to them."""
     words = getattr(error, "strerror", None)
+    if not words and not isinstance(error, av.error.FFmpegError):
+        words = str(error)
     return redact(str(words)) if words else type(error).__name__
 
 

@@ -1,7 +1,7 @@
 """The RTSP server as a process of its own: `python -m streams.rtsp_process`, driven over its standard input.
 
 First line in: {"host": ..., "port": ..., "user": ..., "password": ..., "mounts": [...]}; nothing secret stands on the command
-line. First line out: {"port": ..., "paths": {name: path}} or {"error": ..., "remedy": ...}. After that each line in is one order,
+line. First line out: {"port": ...} or {"error": ..., "remedy": ...}. After that each line in is one order,
 {"do": "hang" | "resume" | "disconnect", "name": ...} or {"do": "kill" | "start"}, answered by one line. When the input
 ends the process ends: it never outlives the box, not even one killed with -9.
 """
@@ -26,8 +26,11 @@ from streams.rtsp_server import RtspServer, address
 
 @dataclass(frozen=True, kw_only=True)
 class MountSpec:
-    """One mount, as plain data. Either `file`, or `factory` = 'module:function', called as function(**arguments) in the server's
-    process to give the callable index -> uint8 (height_px, width_px, 3) RGB that is shown at `fps`."""
+    """One mount, as plain data: either `file`, or `factory` = 'module:function'.
+
+    The factory is called as function(**arguments) in the server's process and gives the callable
+    index -> uint8 (height_px, width_px, 3) RGB whose pictures are shown at `fps`.
+    """
 
     name: str
     file: str = ""
@@ -142,7 +145,7 @@ def _line(stream: IO[str], timeout_s: float) -> str:
 
 def _frames(mount: MountSpec) -> Callable[[int], Any]:
     module, _, function = mount.factory.partition(":")
-    return getattr(importlib.import_module(module), function)(**mount.arguments)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(module), function)(**mount.arguments)
 
 
 def build(settings: dict[str, Any]) -> RtspServer:

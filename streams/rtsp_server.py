@@ -477,6 +477,8 @@ class RtspServer:
         self._viewers.add(viewer)
         try:
             await viewer.serve()
+        except asyncio.CancelledError:
+            pass  # the server ends
         finally:
             self._viewers.discard(viewer)
 

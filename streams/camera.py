@@ -1,0 +1,611 @@
+"""One running camera: a thread that reads and reconnects, a thread that decodes what is wanted, the newest frame for who asks.
+
+    source --reader--> PacketQueue --decoder--> newest Frame --> next_frame
+
+The reader follows `streams.reconnect`; the decoder sleeps until a frame is due and somebody has asked for one lately. When the
+wanted rate is no higher than the rate of keyframes, only keyframes are decoded. Memory is bounded: queue, decoder, one frame.
+
+With `realtime=False` a file is read as fast as frames are taken: none is skipped but by the wanted rate, and the times of a
+frame are the file's own, counted from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import av
+import av.error
+from av.container import InputContainer
+from av.packet import Packet as AvPacket
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from configs.errors import ConfigError
+from configs.units import is_camera_id
+from scheduler.types import Frame
+from streams import avio
+from streams.buffer import PacketQueue
+from streams.masks import Mask, burn_in
+from streams.reconnect import (
+    Action,
+    Ended,
+    Failed,
+    Finish,
+    Open,
+    Opened,
+    Packet,
+    Reconnect,
+    ReconnectPolicy,
+    Start,
+    Stop,
+    Wait,
+    Waited,
+)
+from streams.source import CameraStatus
+from streams.url import SourceKind, SourceUrl
+from streams.video import to_rgb
+
+log = logging.getLogger(__name__)
+
+#: What may wait in front of the decoder: about 20 s of a 3 Mbit/s stream.
+QUEUE_BYTES = 8 * 1024 * 1024
+QUEUE_PACKETS = 1024
+#: Nothing is decoded when nobody has asked for a frame for this long.
+DEMAND_S = 5.0
+#: Packets came for this long and not one picture came out of them: opened anew, with code `codec`.
+UNDECODABLE_S = 3.0
+#: A paced source that is further behind than this takes up its pace anew instead of catching up.
+RESYNC_S = 2.0
+
+#: Formats whose packets come when the picture was taken; the others come as fast as they are read and are paced here.
+_LIVE_FORMATS = frozenset({"rtsp", "mpjpeg", "video4linux2,v4l2"})
+
+
+class Clock(Protocol):
+    """Time for the threads of a camera."""
+
+    def now_s(self) -> float: ...
+
+    def utc(self) -> float: ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Waits until `event` is set, at most timeout_s; returns whether it is set."""
+
+
+class SystemClock:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def utc(self) -> float:
+        return time.time()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(max(0.0, timeout_s))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Session:
+    """One opening of the source: packets of different sessions never meet in a decoder."""
+
+    decoder: VideoCodecContext
+    fps: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Queued:
+    """A packet. times_s: (captured_s, captured_utc). size_bytes 0: no packet but the end of a recording."""
+
+    packet: AvPacket
+    keyframe: bool
+    size_bytes: int
+    times_s: tuple[float, float]
+    session: _Session
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Picture:
+    frame: VideoFrame
+    times_s: tuple[float, float]
+
+
+def open_options(url: SourceUrl, *, transport: str) -> tuple[dict[str, str], str | None]:
+    """(FFmpeg's options, its format name or None to guess) for a source, chosen for an early first frame."""
+    match url.kind:
+        case SourceKind.RTSP:
+            # What the session description tells is enough: probing would only hold back the first frame (0.04 s against 0.9 s).
+            options = {"rtsp_transport": transport, "allowed_media_types": "video", "analyzeduration": "0", "probesize": "32"}
+            return options | ({"max_delay": "100000"} if transport == "udp" else {}), None
+        case SourceKind.HTTP:
+            return {"analyzeduration": "500000", "fpsprobesize": "0"}, None
+        case SourceKind.V4L2:
+            return {}, "v4l2"
+        case _:
+            return {}, None
+
+
+class PyavCamera:
+    """A `Camera` over PyAV. Built by `open_camera`; see there for the arguments."""
+
+    def __init__(
+        self,
+        camera_id: str,
+        url: SourceUrl,
+        *,
+        transport: str = "tcp",
+        masks: Sequence[Mask] = (),
+        loop: bool = False,
+        realtime: bool = True,
+        seed: int = 0,
+        policy: ReconnectPolicy | None = None,
+        clock: Clock | None = None,
+        queue_bytes: int = QUEUE_BYTES,
+        queue_packets: int = QUEUE_PACKETS,
+    ) -> None:
+        if not is_camera_id(camera_id):
+            raise ConfigError(f"'{camera_id}' is no camera id", remedy="use a-z, 0-9, '_' and '-', at most 63 of them")
+        if transport not in ("tcp", "udp"):
+            raise ConfigError(f"camera {camera_id}: transport '{transport}' is unknown", remedy="use tcp or udp")
+        if not realtime and url.kind is not SourceKind.FILE:
+            raise ConfigError(f"camera {camera_id}: only files can be read faster than they happened", remedy="use a file")
+        self.id = camera_id
+        self._url = url
+        self._transport = transport
+        self._masks = tuple(masks)
+        self._loop = loop
+        self._realtime = realtime
+        self._clock = clock or SystemClock()
+        self._machine = Reconnect(policy=policy, seed=seed)
+        self._queue: PacketQueue[_Queued] = PacketQueue(max_bytes=queue_bytes, max_packets=queue_packets)
+        # One lock for everything that the threads share; `_changed` tells of packets, frames, wishes and the end.
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._rate = WantedRate()
+        self._height_px = 0
+        self._asked_s = float("-inf")
+        self._taken_seq = -1
+        self._newest: Frame | None = None
+        self._size_px = (0, 0)
+        self._fps = 0.0
+        self._decoded = 0
+        self._captured_s = float("-inf")
+        self._alone: _Queued | None = None
+        self._undecoded_since_s: float | None = None
+        self._reading = False
+        self._decoding = False
+
+    # --- what the box calls -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the threads; no-op while they run. A stopped camera may be started again."""
+        with self._changed:
+            if any(thread.is_alive() for thread in self._threads):
+                return
+            self._stopping.clear()
+            self._reading = True
+            self._threads = [
+                threading.Thread(target=self._read_loop, name=f"camera-{self.id}", daemon=True),
+                threading.Thread(target=self._decode_loop, name=f"decode-{self.id}", daemon=True),
+            ]
+            # Announced here and not in the thread: who starts a camera sees it connecting, never stopped.
+            self._machine.handle(Start(), self._clock.now_s())
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, wait_s: float = 5.0) -> None:
+        """Stops; after `wait_s` a reader stuck in the network is left to end by itself, which it does at its next time-out."""
+        with self._changed:
+            self._machine.handle(Stop(), self._clock.now_s())
+            self._stopping.set()
+            self._changed.notify_all()
+        until_s = time.monotonic() + wait_s
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(max(0.0, until_s - time.monotonic()))
+
+    def want(self, *, fps: float, height_px: int = 0) -> None:
+        """Changes the wanted rate and height while running (0 = as the camera gives). Pictures are never enlarged."""
+        if not 0 <= fps < float("inf") or height_px < 0:
+            raise ValueError(f"camera {self.id}: fps and height must be 0 or more, got {fps} and {height_px}")
+        with self._changed:
+            self._rate.wanted_fps = fps
+            self._height_px = height_px
+            self._changed.notify_all()
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            if self._realtime and not self._is_wanted():
+                self._newest = None  # left over from when somebody last asked
+            self._asked_s = self._clock.now_s()
+            self._taken_seq = max(self._taken_seq, after_seq)
+            self._changed.notify_all()
+            while True:
+                frame = self._newest
+                if frame is not None and frame.seq > after_seq:
+                    return frame
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or self._stopping.is_set() or (self._drained() and not self._realtime):
+                    return None
+                self._changed.wait(left_s)
+
+    def _drained(self) -> bool:
+        """Whether the source ended and everything of it was decoded."""
+        return not self._reading and not self._decoding and not len(self._queue)
+
+    def status(self) -> CameraStatus:
+        with self._changed:
+            state, since_s, code = self._machine.state(self._clock.now_s())
+            return CameraStatus(
+                state=state,
+                since_s=since_s,
+                code=code,
+                error=self._machine.error,
+                width_px=self._size_px[0],
+                height_px=self._size_px[1],
+                fps=self._fps or self._rate.seen_fps(),
+                frames_decoded=self._decoded,
+                packets_dropped=self._queue.dropped,
+                reconnects=self._machine.reconnects,
+            )
+
+    def __repr__(self) -> str:
+        return f"PyavCamera({self.id!r}, {self._url})"
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Opened | Packet | Failed | Ended | Waited) -> Action:
+        with self._changed:
+            return self._machine.handle(event, self._clock.now_s())
+
+    def _read_loop(self) -> None:
+        action: Action = Open(self._machine.policy.open_timeout_s)
+        while not isinstance(action, Finish) and not self._stopping.is_set():
+            match action:
+                case Open(timeout_s):
+                    action = self._session(timeout_s)
+                case Wait(until_s):
+                    self._clock.wait(self._stopping, until_s - self._clock.now_s())
+                    action = self._handle(Waited())
+        with self._changed:
+            self._reading = False
+            self._changed.notify_all()
+
+    def _session(self, timeout_s: float) -> Action:
+        """Opens, reads to the end, closes; returns what to do next."""
+        asked_s = self._clock.now_s()
+        try:
+            container, stream = self._open(timeout_s)
+        except Exception as error:
+            # Whatever a library throws at us here, this camera tries again and the others do not notice.
+            # FFmpeg calls an answer that did not come in time "invalid data", too.
+            late = self._url.kind is not SourceKind.FILE and self._clock.now_s() - asked_s >= timeout_s
+            return self._failed(TimeoutError("no answer in time") if late else error)
+        try:
+            self._handle(Opened())
+            return self._read(container, stream)
+        except Exception as error:
+            return self._failed(error)
+        finally:
+            container.close()
+
+    def _failed(self, error: Exception) -> Action:
+        ours = avio.stream_error(error, subject=f"camera {self.id}")
+        return self._handle(Failed(ours.stream_code, str(ours)))
+
+    def _open(self, timeout_s: float) -> tuple[InputContainer, VideoStream]:
+        avio.quiet()
+        options, format_name = open_options(self._url, transport=self._transport)
+        where = self._url.reveal()
+        if self._url.kind in (SourceKind.FILE, SourceKind.V4L2):
+            where = self._url.path if format_name else f"file:{self._url.path}"
+        # Files answer at once or never; a time-out would only trip over a sleeping disk.
+        timeout = None if self._url.kind is SourceKind.FILE else (timeout_s, self._machine.policy.give_up_s)
+        container = av.open(where, format=format_name, options=options, timeout=timeout, metadata_errors="replace")
+        try:
+            streams = container.streams.video
+            if not streams or streams[0].codec_context is None:
+                raise avio.codec_error(f"camera {self.id}", "it sends no video that can be decoded")
+            return container, streams[0]
+        except BaseException:
+            container.close()
+            raise
+
+    def _read(self, container: InputContainer, stream: VideoStream) -> Action:
+        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream))
+        pace = None if container.format.name in _LIVE_FORMATS else self._new_pace()
+        with self._changed:
+            self._undecoded_since_s = None
+            self._size_px = (stream.codec_context.width, stream.codec_context.height)
+            self._fps = session.fps
+            self._rate.restart(session.fps)
+        packets = container.demux()
+        while not self._stopping.is_set():
+            asked_s = self._clock.now_s()
+            packet = next(packets, None)
+            if packet is None or packet.size == 0:
+                break
+            # A read that times out first gives the half-read packet before it, which would pass for a sign of life.
+            if self._clock.now_s() - asked_s >= self._machine.policy.give_up_s and container.format.name in _LIVE_FORMATS:
+                raise TimeoutError("no video came for too long")
+            if packet.stream_index == stream.index:
+                if pace is not None and self._clock.wait(self._stopping, pace.wait_s(packet, self._clock.now_s())):
+                    break
+                self._take(packet, session, pace)
+            self._check()
+        finite = pace is not None and container.duration is not None
+        if finite:
+            self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
+        return self._handle(Ended(finite=finite, repeat=self._loop))
+
+    def _new_pace(self) -> _Pace:
+        return _Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), self._captured_s))
+
+    def _take(self, packet: AvPacket, session: _Session, pace: _Pace | None) -> None:
+        captured_s, captured_utc = self._clock.now_s(), self._clock.utc()
+        if pace is not None and not self._realtime:
+            media_s = pace.media_s(packet)
+            captured_s, captured_utc = media_s, captured_utc + media_s - captured_s
+        times_s = (captured_s, captured_utc)
+        packet.opaque = times_s  # comes back on the picture, whatever the decoder's delay
+        self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
+
+    def _put(self, item: _Queued) -> None:
+        with self._changed:
+            while not self._realtime and not self._queue.fits(item) and not self._stopping.is_set():
+                self._changed.wait()
+            self._queue.put(item)
+            if item.size_bytes:
+                self._captured_s = item.times_s[0]
+                self._rate.saw(item.times_s[0], keyframe=item.keyframe)
+                self._machine.handle(Packet(), self._clock.now_s())
+            if self._realtime and not self._is_wanted():
+                self._queue.skip_to_newest()
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        """Raises when only other things than video come, or when no picture comes out of the video."""
+        with self._changed:
+            now_s = self._clock.now_s()
+            silent_s = self._machine.silence_s(now_s)
+            if not self._is_wanted():
+                self._undecoded_since_s = None
+            undecoded_s = now_s - self._undecoded_since_s if self._undecoded_since_s is not None else 0.0
+        if silent_s > self._machine.policy.give_up_s:
+            raise TimeoutError("no video came for too long")
+        if self._realtime and undecoded_s > UNDECODABLE_S:
+            raise avio.codec_error(f"camera {self.id}", "its video cannot be decoded")
+
+    # --- decoding -----------------------------------------------------------------------------------------------------
+
+    def _is_wanted(self) -> bool:
+        return self._clock.now_s() - self._asked_s <= DEMAND_S
+
+    def _decode_loop(self) -> None:
+        while not self._stopping.is_set():
+            batch, alone = self._next_batch()
+            try:
+                self._decode(batch, alone=alone)
+            except Exception:
+                # A picture that the libraries cannot handle costs this picture and nothing else.
+                log.warning("camera %s: a picture was lost", self.id, exc_info=True)
+                self._note_decoded(False)
+        with self._changed:
+            self._queue.clear()
+            self._changed.notify_all()
+
+    def _next_batch(self) -> tuple[list[_Queued], bool]:
+        """Waits for packets that are wanted: (they, whether it is a keyframe to be decoded for itself), or nothing for now."""
+        with self._changed:
+            self._decoding = False
+            self._changed.notify_all()
+            batch, alone, wait_s = self._due()
+            self._decoding = bool(batch)
+            if not batch and not self._stopping.is_set():
+                self._changed.wait(min(wait_s, 0.5))
+            return batch, alone
+
+    def _due(self) -> tuple[list[_Queued], bool, float]:
+        """(packets to decode now, whether alone, else how long there will be none unless something changes)."""
+        head = self._queue.peek()
+        if head is None or not self._is_wanted():
+            return [], False, 0.5
+        if not self._realtime:
+            return [self._queue.pop()], False, 0.0
+        wait_s = self._rate.wait_s(self._clock.now_s())
+        if wait_s > 0:
+            return [], False, wait_s
+        self._queue.skip_to_newest()
+        if not self._rate.keyframes_only():
+            self._alone = None
+            return self._queue.take(), False, 0.0
+        # The keyframe stays in the queue with what follows it: should more be wanted, decoding goes on from there.
+        head = self._queue.peek()
+        if head is None or not head.keyframe or head is self._alone:
+            return [], False, 0.5
+        self._alone = head
+        return [head], True, 0.0
+
+    def _decode(self, batch: list[_Queued], *, alone: bool) -> None:
+        if not batch:
+            return
+        pictures = [picture for item in batch for picture in _pictures(item, alone=alone)]
+        self._note_decoded(bool(pictures))
+        if self._realtime:
+            for picture in pictures[-1:]:
+                self._publish(picture)
+            return
+        for picture in pictures:
+            if self._rate.due(picture.times_s[0]):
+                self._publish(picture)
+                self._wait_until_taken()
+
+    def _note_decoded(self, success: bool) -> None:
+        with self._changed:
+            if success:
+                self._undecoded_since_s = None
+            elif self._undecoded_since_s is None:
+                self._undecoded_since_s = self._clock.now_s()
+
+    def _publish(self, picture: _Picture) -> None:
+        image = burn_in(to_rgb(picture.frame, height_px=self._height_px), self._masks)
+        captured_s, captured_utc = picture.times_s
+        with self._changed:
+            self._newest = Frame(
+                stream=self.id, seq=self._decoded, captured_s=captured_s, captured_utc=captured_utc, image=image
+            )
+            self._decoded += 1
+            self._size_px = (picture.frame.width, picture.frame.height)
+            self._rate.produced(captured_s)
+            self._changed.notify_all()
+
+    def _wait_until_taken(self) -> None:
+        with self._changed:
+            while self._newest is not None and self._taken_seq < self._newest.seq and not self._stopping.is_set():
+                self._changed.wait()
+
+
+def _decoder(stream: VideoStream) -> VideoCodecContext:
+    """The stream's decoder, set to one thread (cameras are many, cores are few) and to hand a packet's times to its picture."""
+    decoder = stream.codec_context
+    decoder.thread_count = 1
+    decoder.copy_opaque = True
+    return decoder
+
+
+def _rate_of(stream: VideoStream) -> float:
+    """Frames per second as announced, or 0 where that is missing or nonsense (90000 and the like)."""
+    fps = float(stream.average_rate or 0)
+    return fps if 0 < fps <= 240 else 0.0
+
+
+def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
+    """What comes out of the decoder for a packet. alone: all that is in a keyframe, and nothing is kept for the next packet."""
+    decoder = item.session.decoder
+    try:
+        frames = decoder.decode(item.packet if item.size_bytes else None)
+        if alone:
+            frames = [*frames, *decoder.decode(None)]
+            decoder.flush_buffers()
+    except av.error.FFmpegError:
+        return []  # a bad packet; the decoder finds its way again at the next keyframe
+    return [
+        _Picture(frame=frame, times_s=cast(tuple[float, float], frame.opaque or item.times_s))
+        for frame in frames
+        if not frame.is_corrupt
+    ]
+
+
+class _Pace:
+    """When the packets of something recorded are due. base_s: the time of its first picture."""
+
+    def __init__(self, *, realtime: bool, base_s: float) -> None:
+        self._realtime = realtime
+        self._base_s = base_s
+        self._first_s: float | None = None
+
+    def media_s(self, packet: AvPacket) -> float:
+        """When the packet's picture is to be seen."""
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        return self._base_s + self._since_first(stamp, packet)
+
+    def _since_first(self, stamp: int | None, packet: AvPacket) -> float:
+        if stamp is None or packet.time_base is None:
+            return 0.0
+        at_s = float(stamp * packet.time_base)
+        self._first_s = at_s if self._first_s is None else self._first_s
+        return max(0.0, at_s - self._first_s)
+
+    def wait_s(self, packet: AvPacket, now_s: float) -> float:
+        """How long to hold the packet back. After a gap in the times, or a long delay, the pace starts anew."""
+        if not self._realtime:
+            return 0.0
+        wait_s = self._base_s + self._since_first(packet.dts, packet) - now_s
+        if abs(wait_s) > RESYNC_S:
+            self._base_s -= wait_s
+            return 0.0
+        return max(0.0, wait_s)
+
+
+class WantedRate:
+    """Which pictures are due, from the wanted rate and from what the camera was seen to give. Times are captured_s."""
+
+    def __init__(self) -> None:
+        self.wanted_fps = 0.0
+        self._period_s = 0.0
+        self._keyframe_period_s = float("inf")
+        self._last_s: float | None = None
+        self._last_keyframe_s: float | None = None
+        self._due_s = float("-inf")
+
+    def restart(self, fps: float) -> None:
+        """A new session of a camera that announces `fps` (0 = it does not)."""
+        self._period_s = 1.0 / fps if fps > 0 else 0.0
+        self._keyframe_period_s = float("inf")
+        self._last_s = self._last_keyframe_s = None
+
+    def saw(self, at_s: float, *, keyframe: bool) -> None:
+        if self._last_s is not None:
+            gap_s = min(2.0, max(0.0, at_s - self._last_s))
+            self._period_s = 0.9 * self._period_s + 0.1 * gap_s if self._period_s > 0 else gap_s
+        self._last_s = at_s
+        if keyframe:
+            if self._last_keyframe_s is not None:
+                self._keyframe_period_s = at_s - self._last_keyframe_s
+            self._last_keyframe_s = at_s
+
+    def seen_fps(self) -> float:
+        """The rate at which packets come; 0 before there were two."""
+        return round(1.0 / self._period_s, 2) if self._period_s > 0 else 0.0
+
+    def keyframes_only(self) -> bool:
+        """Whether keyframes alone come often enough. A tenth of slack: they come over a network."""
+        return self.wanted_fps > 0 and self._keyframe_period_s <= 1.1 / self.wanted_fps
+
+    def _slack_s(self) -> float:
+        # Half a period either way: a picture a little early is the one meant, not the one after it.
+        period_s = self._keyframe_period_s if self.keyframes_only() else self._period_s
+        return 0.5 * min(period_s, 1.0 / self.wanted_fps)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until the next picture is due; 0 when it is."""
+        if self.wanted_fps <= 0:
+            return 0.0
+        return max(0.0, min(self._due_s - self._slack_s() - now_s, 1.0 / self.wanted_fps))
+
+    def due(self, at_s: float) -> bool:
+        return self.wait_s(at_s) <= 0
+
+    def produced(self, at_s: float) -> None:
+        """A picture was made: the next is due one wanted period after this one was, or after now when that is long past."""
+        if self.wanted_fps > 0:
+            period_s = 1.0 / self.wanted_fps
+            self._due_s = self._due_s + period_s if abs(self._due_s - at_s) <= period_s else at_s + period_s
+
+
+def open_camera(
+    camera_id: str,
+    url: str | SourceUrl,
+    *,
+    transport: str = "tcp",
+    masks: Sequence[Mask] = (),
+    loop: bool = False,
+    realtime: bool = True,
+    seed: int = 0,
+) -> PyavCamera:
+    """A camera, not yet started.
+
+    url: rtsp(s)://, http(s):// (MJPEG, HLS, a video file), a path or file: of a video, v4l2: or /dev/videoN.
+    transport: tcp or udp, for RTSP. masks: burnt into every frame. loop: a recording starts again at its end.
+    realtime: False reads a file as fast as its frames are taken. seed: of the jitter between tries; each camera has its own.
+    Raises ConfigError.
+    """
+    address = url if isinstance(url, SourceUrl) else SourceUrl(url)
+    return PyavCamera(camera_id, address, transport=transport, masks=masks, loop=loop, realtime=realtime, seed=seed)
