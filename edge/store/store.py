@@ -1,0 +1,381 @@
+"""What the box remembers, in SQLite: cameras, model versions and which one serves, windows, quality, notes, the MQTT outbox.
+
+One connection and one lock: one writer at a time, from any thread. WAL, so that other processes may read meanwhile. What a
+power cut must not undo (a model swap) is committed with `synchronous=FULL`; the rest may lose its last second.
+Every sqlite3 error leaves as a StorageError: 'full', 'read_only', 'newer', 'in_use', 'corrupt'.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from configs.errors import StorageError, redact
+from configs.files import corrupt, storage_errors
+from edge.store.migrations import migrations
+from scheduler.types import ModelVersion, StreamOutcome, WindowOutcome
+
+
+class ModelState(StrEnum):
+    """candidate -> admitted | rejected; admitted -> serving -> retired -> serving (rolled back). See `ALLOWED`."""
+
+    CANDIDATE = "candidate"
+    ADMITTED = "admitted"
+    SERVING = "serving"
+    RETIRED = "retired"
+    REJECTED = "rejected"
+
+
+#: From which states a model may come into a state. Whatever is found damaged is rejected.
+ALLOWED: dict[ModelState, frozenset[ModelState]] = {
+    ModelState.ADMITTED: frozenset({ModelState.CANDIDATE}),
+    ModelState.SERVING: frozenset({ModelState.CANDIDATE, ModelState.ADMITTED, ModelState.RETIRED}),
+    ModelState.RETIRED: frozenset({ModelState.SERVING, ModelState.ADMITTED}),
+    ModelState.REJECTED: frozenset(ModelState) - {ModelState.REJECTED},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredModel:
+    """A model version and what became of it. config: how it was made (JSON); reason: why it is in its state, in words."""
+
+    version: ModelVersion
+    state: ModelState
+    created_utc: float
+    config: dict[str, Any]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityPoint:
+    stream: str
+    at_utc: float
+    value: float
+    kind: str
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredNote:
+    at_utc: float
+    stream: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxMessage:
+    id: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    queued_utc: float
+
+
+class Store:
+    """The database of one data folder. Raises StorageError from every method.
+
+    outbox_max: messages the outbox keeps; the oldest are dropped first. max_page_count: limit of the file in pages (tests).
+    """
+
+    def __init__(self, path: Path, *, outbox_max: int = 10_000, max_page_count: int | None = None) -> None:
+        self.path = path
+        self._outbox_max = outbox_max
+        self._lock = threading.RLock()
+        with storage_errors(path):
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            try:
+                self._set_up(max_page_count)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        with self._lock, suppress(sqlite3.Error):
+            self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- cameras ------------------------------------------------------------------------------------------------------
+
+    def put_camera(self, camera: str, config: Mapping[str, Any], at_utc: float) -> None:
+        """Adds a camera or replaces its configuration, which must hold no secret: URLs are redacted once more here."""
+        text = redact(json.dumps(dict(config), sort_keys=True))
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO cameras VALUES (?, ?, ?)", (camera, text, at_utc))
+
+    def remove_camera(self, camera: str) -> None:
+        """Forgets a camera's configuration; its models stay, and serve again when it comes back."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM cameras WHERE id = ?", (camera,))
+
+    def cameras(self) -> dict[str, dict[str, Any]]:
+        return {row["id"]: json.loads(row["config"]) for row in self._rows("SELECT * FROM cameras ORDER BY id")}
+
+    # --- models -------------------------------------------------------------------------------------------------------
+
+    def add_model(
+        self,
+        version: ModelVersion,
+        *,
+        at_utc: float,
+        state: ModelState = ModelState.CANDIDATE,
+        config: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Records a version whose files are complete. ValueError: the id exists, or state is 'serving' (use `serve`)."""
+        if state is ModelState.SERVING:
+            raise ValueError("a model starts to serve by Store.serve")
+        values = (
+            version.id, version.stream, version.parent, version.arch, version.sha256, version.quality,
+            state.value, reason, at_utc, json.dumps(dict(config or {}), sort_keys=True),
+        )  # fmt: skip
+        with self._transaction(durable=True) as db:
+            if db.execute("SELECT 1 FROM models WHERE id = ?", (version.id,)).fetchone():
+                raise ValueError(f"model {version.id} is recorded already")
+            db.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def set_model_state(self, model: str, state: ModelState, *, reason: str = "", quality: float | None = None) -> None:
+        """Moves a model to 'admitted', 'retired' or 'rejected' (a serving one then no longer serves).
+        KeyError: no such model; ValueError: not allowed from its state (`ALLOWED`)."""
+        if state in (ModelState.SERVING, ModelState.CANDIDATE):
+            raise ValueError(f"a model becomes {state} by Store.serve or Store.add_model")
+        with self._transaction(durable=True) as db:
+            self._move(db, model, state, reason, quality)
+            db.execute("DELETE FROM serving WHERE version = ?", (model,))
+
+    def serve(self, model: str, *, at_utc: float, reason: str = "", quality: float | None = None) -> str | None:
+        """Makes a model the one that serves its stream, in one durable step; returns the id of the one it replaces.
+        The old one becomes 'retired'. Serving what serves already changes nothing. KeyError, ValueError as above."""
+        with self._transaction(durable=True) as db:
+            stream = self._model_row(db, model)["stream"]
+            row = db.execute("SELECT version FROM serving WHERE stream = ?", (stream,)).fetchone()
+            previous = None if row is None else str(row["version"])
+            if previous == model:
+                return None
+            self._move(db, model, ModelState.SERVING, reason, quality)
+            if previous is not None:
+                self._move(db, previous, ModelState.RETIRED, f"replaced by {model}", None)
+            db.execute("INSERT OR REPLACE INTO serving VALUES (?, ?, ?)", (stream, model, at_utc))
+            return previous
+
+    def serving(self) -> dict[str, ModelVersion]:
+        """The serving version of every stream that has one."""
+        rows = self._rows("SELECT m.* FROM serving s JOIN models m ON m.id = s.version ORDER BY s.stream")
+        return {row["stream"]: _version(row) for row in rows}
+
+    def model(self, model: str) -> StoredModel:
+        """KeyError: no such model."""
+        rows = self._rows("SELECT * FROM models WHERE id = ?", (model,))
+        if not rows:
+            raise KeyError(model)
+        return _stored_model(rows[0])
+
+    def models(self, stream: str | None = None) -> list[StoredModel]:
+        """All versions, oldest first."""
+        where, values = ("WHERE stream = ?", (stream,)) if stream is not None else ("", ())
+        return [_stored_model(r) for r in self._rows(f"SELECT * FROM models {where} ORDER BY created_utc, rowid", values)]
+
+    # --- windows, quality, notes --------------------------------------------------------------------------------------
+
+    def add_window(self, outcome: WindowOutcome, closed_utc: float) -> None:
+        """Records how a window went; recording it twice keeps the newer."""
+        text = json.dumps(asdict(outcome), sort_keys=True)
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (outcome.window, closed_utc, text))
+
+    def windows(self, limit: int = 100) -> list[WindowOutcome]:
+        """The newest `limit` windows, oldest first."""
+        rows = self._rows("SELECT outcome FROM windows ORDER BY window DESC LIMIT ?", (limit,))
+        return [_outcome(json.loads(row["outcome"])) for row in reversed(rows)]
+
+    def next_window(self) -> int:
+        """The number after the last recorded window; 0 in a new database."""
+        return int(self._rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
+
+    def add_quality(self, point: QualityPoint) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO quality (stream, at_utc, value, kind, version) VALUES (?, ?, ?, ?, ?)",
+                (point.stream, point.at_utc, point.value, point.kind, point.version),
+            )
+
+    def quality(self, stream: str, *, kind: str | None = None, limit: int = 500) -> list[QualityPoint]:
+        """The newest `limit` points of a stream, oldest first (in the order they were added: the wall clock may jump)."""
+        rows = self._rows(
+            "SELECT stream, at_utc, value, kind, version FROM quality"
+            " WHERE stream = ? AND (? IS NULL OR kind = ?) ORDER BY id DESC LIMIT ?",
+            (stream, kind, kind, limit),
+        )
+        return [QualityPoint(**dict(row)) for row in reversed(rows)]
+
+    def add_note(self, at_utc: float, code: str, text: str, *, stream: str = "") -> None:
+        """An incident or remark for people; redacted here."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO notes (at_utc, stream, code, text) VALUES (?, ?, ?, ?)", (at_utc, stream, code, redact(text))
+            )
+
+    def notes(self, limit: int = 200) -> list[StoredNote]:
+        """The newest `limit` notes, oldest first."""
+        rows = self._rows("SELECT at_utc, stream, code, text FROM notes ORDER BY id DESC LIMIT ?", (limit,))
+        return [StoredNote(**dict(row)) for row in reversed(rows)]
+
+    def prune(self, *, windows: int = 10_000, quality_points: int = 200_000, notes: int = 10_000) -> int:
+        """Keeps the newest rows of each table; how many were removed. Models and cameras are never pruned here."""
+        keep = (("windows", "window", windows), ("quality", "id", quality_points), ("notes", "id", notes))
+        with self._transaction() as db:
+            return sum(
+                db.execute(
+                    f"DELETE FROM {table} WHERE {key} <= (SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1 OFFSET ?)",
+                    (count,),
+                ).rowcount
+                for table, key, count in keep
+            )
+
+    # --- outbox -------------------------------------------------------------------------------------------------------
+
+    def outbox_put(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, at_utc: float) -> int:
+        """Queues a message; returns how many old ones were dropped to keep within `outbox_max`."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO outbox (topic, payload, qos, retain, queued_utc) VALUES (?, ?, ?, ?, ?)",
+                (topic, payload, qos, int(retain), at_utc),
+            )
+            return db.execute(
+                "DELETE FROM outbox WHERE id <= (SELECT id FROM outbox ORDER BY id DESC LIMIT 1 OFFSET ?)", (self._outbox_max,)
+            ).rowcount
+
+    def outbox_peek(self, limit: int = 100) -> list[OutboxMessage]:
+        """The oldest `limit` messages; they stay until `outbox_ack`."""
+        rows = self._rows("SELECT * FROM outbox ORDER BY id LIMIT ?", (limit,))
+        return [OutboxMessage(**(dict(row) | {"retain": bool(row["retain"])})) for row in rows]
+
+    def outbox_ack(self, ids: Sequence[int]) -> None:
+        """Removes messages that the broker has acknowledged."""
+        with self._transaction() as db:
+            db.executemany("DELETE FROM outbox WHERE id = ?", [(i,) for i in ids])
+
+    def outbox_len(self) -> int:
+        return int(self._rows("SELECT count(*) AS n FROM outbox")[0]["n"])
+
+    def check(self) -> None:
+        """Invariants: every stream's serving row names a serving model of that stream, and every serving model has its row."""
+        rows = self._rows(
+            "SELECT m.id, m.stream, m.state, s.stream AS row_stream FROM models m LEFT JOIN serving s ON s.version = m.id"
+            " WHERE m.state = 'serving' OR s.stream IS NOT NULL"
+        )
+        for row in rows:
+            assert row["state"] == "serving", f"{row['id']} serves but is {row['state']}"
+            assert row["row_stream"] == row["stream"], f"{row['id']} of {row['stream']} serves {row['row_stream']}"
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _set_up(self, max_page_count: int | None) -> None:
+        db = self._db
+        db.row_factory = sqlite3.Row
+        self._check_whole()
+        self._check_not_newer()
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.execute("PRAGMA foreign_keys=ON")
+        db.execute("PRAGMA wal_autocheckpoint=200")
+        if max_page_count is not None:
+            db.execute(f"PRAGMA max_page_count={int(max_page_count)}")
+        library = Database(db, execute_plugins=False)
+        # Looked at first: a start without news must not write, so that a full disk does not keep the box from starting.
+        if migrations.pending(library):
+            migrations.apply(library)
+
+    def _check_whole(self) -> None:
+        finding = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if finding != "ok":
+            raise corrupt(str(self.path), finding.splitlines()[0])
+
+    def _check_not_newer(self) -> None:
+        known = {m.name for m in migrations.pending(Database(memory=True))}
+        applied = {m.name for m in migrations.applied(Database(self._db, execute_plugins=False))}
+        if applied - known:
+            raise StorageError(
+                f"{self.path} was written by a newer version of driftbox ({', '.join(sorted(applied - known))})",
+                subject=str(self.path),
+                code="newer",
+                remedy="install that version again, or choose another folder with box.data_dir",
+            )
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with self._lock, storage_errors(self.path):
+            if durable:
+                self._db.execute("PRAGMA synchronous=FULL")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):  # a full disk rolls back by itself
+                        self._db.execute("ROLLBACK")
+                    raise
+            finally:
+                if durable:
+                    self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        with self._lock, storage_errors(self.path):
+            return self._db.execute(sql, values).fetchall()
+
+    def _model_row(self, db: sqlite3.Connection, model: str) -> sqlite3.Row:
+        row: sqlite3.Row | None = db.execute("SELECT * FROM models WHERE id = ?", (model,)).fetchone()
+        if row is None:
+            raise KeyError(model)
+        return row
+
+    def _move(self, db: sqlite3.Connection, model: str, state: ModelState, reason: str, quality: float | None) -> None:
+        current = ModelState(self._model_row(db, model)["state"])
+        if current not in ALLOWED[state]:
+            raise ValueError(f"model {model} is {current} and cannot become {state}")
+        db.execute(
+            "UPDATE models SET state = ?, reason = ?, quality = coalesce(?, quality) WHERE id = ?",
+            (state.value, redact(reason), quality, model),
+        )
+
+
+def _version(row: sqlite3.Row) -> ModelVersion:
+    return ModelVersion(
+        id=row["id"],
+        stream=row["stream"],
+        parent=row["parent"],
+        arch=row["arch"],
+        sha256=row["sha256"],
+        quality=row["quality"],
+    )
+
+
+def _stored_model(row: sqlite3.Row) -> StoredModel:
+    return StoredModel(
+        version=_version(row),
+        state=ModelState(row["state"]),
+        created_utc=row["created_utc"],
+        config=json.loads(row["config"]),
+        reason=row["reason"],
+    )
+
+
+def _outcome(body: dict[str, Any]) -> WindowOutcome:
+    outcome = WindowOutcome(**(body | {"streams": (), "notes": tuple(body["notes"])}))
+    return replace(outcome, streams=tuple(StreamOutcome(**s) for s in body["streams"]))

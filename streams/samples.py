@@ -1,0 +1,345 @@
+"""Sampled frames and their golden labels as files: `samples/<camera>/<window>/<seq>.jpg` and `<seq>.json`.
+
+A sample is listed when its picture has its final name; it is labelled when its label file has. Both get it by a rename, so a
+process killed at any moment leaves whole samples only. Nothing is kept in memory: memory does not grow with the store.
+
+The pictures are JPEG (quality 92, 4:2:0): masks are burnt in before they get here, see `streams.masks`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+
+from configs.errors import StorageError
+from configs.files import TEMP_PREFIX, Write, atomic_write, storage_errors
+from configs.units import is_camera_id
+from scheduler.types import Detections, Frame
+
+Split = Literal["train", "holdout"]
+JPEG_QUALITY = 92
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class SampleRef:
+    """Names one sample; ordered by stream, window, seq. seq is the frame's, so it rises with time."""
+
+    stream: str
+    window: int
+    seq: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.stream}/{self.window:06d}/{self.seq:09d}"
+
+
+# Inside SampleStore `list` is a method, so return types that are lists need names of their own.
+Refs = list[SampleRef]
+Numbers = list[int]
+Texts = list[str]
+Folders = list[tuple[int, Path]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampleLabels:
+    """What the golden model saw. golden: its architecture; split: what the sample may be used for."""
+
+    detections: Detections
+    golden: str
+    split: Split
+    stored_utc: float
+
+
+class SampleStore:
+    """The samples of all cameras. Thread-safe for different samples; one process writes (the data folder's lock).
+
+    Limits, 0 = none: max_windows per camera, max_samples per camera, max_bytes in all. `prune` applies them, oldest window
+    first; `add` calls it every `prune_every` samples.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_windows: int = 0,
+        max_samples: int = 0,
+        max_bytes: int = 0,
+        prune_every: int = 64,
+        utc: Callable[[], float] = time.time,
+        write: Write = os.write,
+    ) -> None:
+        self._root = root
+        self._max_windows = max_windows
+        self._max_samples = max_samples
+        self._max_bytes = max_bytes
+        self._prune_every = prune_every
+        self._utc = utc
+        self._write = write
+        self._adds = 0
+        self._lock = threading.Lock()
+        with storage_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def add(self, frame: Frame, window: int) -> SampleRef:
+        """Stores a frame; one that has the same name is replaced, and its labels with it. Raises StorageError."""
+        if not is_camera_id(frame.stream) or window < 0 or frame.seq < 0:
+            raise ValueError(f"not a sample: stream {frame.stream!r}, window {window}, seq {frame.seq}")
+        ref = SampleRef(stream=frame.stream, window=window, seq=frame.seq)
+        path = self._picture(ref)
+        data = encode_jpeg(frame.image)
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._labels(ref).unlink(missing_ok=True)  # before the picture: old labels must never meet a new picture
+        # Not durable: a power cut may cost the newest samples (`recover` removes what is left of them), never the disk's time.
+        atomic_write(path, data, durable=False, write=self._write)
+        self._prune_now_and_then()
+        return ref
+
+    def label(self, ref: SampleRef, detections: Detections, golden: str, split: str) -> None:
+        """Gives a sample its golden labels, or new ones. Raises StorageError; KeyError: the sample is not there (any more)."""
+        if split not in ("train", "holdout"):
+            raise ValueError(f"split must be 'train' or 'holdout', got {split!r}")
+        if not self._picture(ref).is_file():
+            raise KeyError(ref.name)
+        body = {
+            "schema": _SCHEMA,
+            "golden": golden,
+            "split": split,
+            "stored_utc": self._utc(),
+            "xyxy": detections.xyxy.tolist(),
+            "score": detections.score.tolist(),
+            "class_id": detections.class_id.tolist(),
+        }
+        atomic_write(self._labels(ref), json.dumps(body).encode(), durable=False, write=self._write)
+
+    def list(
+        self, stream: str, windows: Sequence[int] | None = None, labelled: bool | None = None, split: str | None = None
+    ) -> Refs:
+        """Samples in order of window and seq. None means: all windows, labelled or not, any split."""
+        wanted = None if windows is None else set(windows)
+        folders = [(w, f) for w, f in self._window_folders(stream) if wanted is None or w in wanted]
+        refs = [SampleRef(stream=stream, window=w, seq=seq) for w, f in folders for seq in _seqs(f)]
+        if labelled is not None or split is not None:
+            refs = [r for r in refs if self._matches(r, labelled, split)]
+        return refs
+
+    def sampled(self, stream: str, window: int) -> Refs:
+        """All samples of one window, in time order."""
+        return self.list(stream, [window])
+
+    def load_image(self, ref: SampleRef) -> np.ndarray:
+        """uint8 (H, W, 3) RGB. KeyError: not there (any more); StorageError 'corrupt': not a picture."""
+        path = self._picture(ref)
+        data = _read(path, ref)
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB) if data else None
+        if image is None:
+            raise _damaged(path)
+        return image
+
+    def load_labels(self, ref: SampleRef) -> SampleLabels:
+        """KeyError: not there or not labelled; StorageError 'corrupt': not a label file."""
+        path = self._labels(ref)
+        data = _read(path, ref)
+        try:
+            return _parse_labels(json.loads(data))
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(path) from error
+
+    def split(self, ref: SampleRef) -> str | None:
+        """'train' or 'holdout'; None: not labelled."""
+        try:
+            return self.load_labels(ref).split
+        except KeyError:
+            return None
+
+    def windows(self, stream: str) -> Numbers:
+        """Windows that have samples, in order."""
+        return [w for w, f in self._window_folders(stream) if _seqs(f)]
+
+    def remove(self, ref: SampleRef) -> None:
+        """Removes picture and labels; nothing happens when they are gone."""
+        with storage_errors(self._picture(ref)):
+            self._picture(ref).unlink(missing_ok=True)  # first: without it the sample is not listed
+            self._labels(ref).unlink(missing_ok=True)
+
+    def remove_stream(self, stream: str) -> None:
+        """Removes all samples of a camera."""
+        if not is_camera_id(stream):
+            raise ValueError(f"not a camera id: {stream!r}")
+        with storage_errors(self._root / stream), suppress(FileNotFoundError):
+            shutil.rmtree(self._root / stream)
+
+    def prune(self) -> int:
+        """Applies the limits; how many samples were removed. Only one thread at a time does it, others return 0."""
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            doomed = self._over_stream_limits()
+            doomed |= self._over_bytes(doomed)
+            for ref in sorted(doomed):
+                self.remove(ref)
+            self._remove_empty_folders()
+            return len(doomed)
+        finally:
+            self._lock.release()
+
+    def recover(self) -> Texts:
+        """After a crash: removes unfinished files, pictures cut short by a power cut, labels without a picture.
+        One note per kind of finding."""
+        counts: dict[str, int] = {}
+        for path in sorted(p for p in self._root.rglob("*") if p.is_file()):
+            finding = _finding(path)
+            if finding:
+                with storage_errors(path):
+                    path.unlink(missing_ok=True)
+                counts[finding] = counts.get(finding, 0) + 1
+        return [f"samples: removed {count} {finding}" for finding, count in sorted(counts.items())]
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _folder(self, ref: SampleRef) -> Path:
+        return self._root / ref.stream / f"{ref.window:06d}"
+
+    def _picture(self, ref: SampleRef) -> Path:
+        return self._folder(ref) / f"{ref.seq:09d}.jpg"
+
+    def _labels(self, ref: SampleRef) -> Path:
+        return self._folder(ref) / f"{ref.seq:09d}.json"
+
+    def _matches(self, ref: SampleRef, labelled: bool | None, split: str | None) -> bool:
+        has_labels = self._labels(ref).is_file()
+        if labelled is not None and has_labels != labelled:
+            return False
+        return split is None or (has_labels and self.split(ref) == split)
+
+    def _window_folders(self, stream: str) -> Folders:
+        with storage_errors(self._root / stream), suppress(FileNotFoundError, NotADirectoryError):
+            return sorted((int(f.name), f) for f in (self._root / stream).iterdir() if f.name.isdecimal())
+        return []
+
+    def _streams(self) -> Texts:
+        with storage_errors(self._root):
+            return sorted(f.name for f in self._root.iterdir() if is_camera_id(f.name) and f.is_dir())
+
+    def _prune_now_and_then(self) -> None:
+        with self._lock:
+            self._adds += 1
+            due = self._adds % self._prune_every == 0
+        if due:
+            self.prune()
+
+    def _over_stream_limits(self) -> set[SampleRef]:
+        doomed: set[SampleRef] = set()
+        for stream in self._streams():
+            if self._max_windows:
+                doomed |= set(self.list(stream, self.windows(stream)[: -self._max_windows]))
+            if self._max_samples:
+                doomed |= set(self.list(stream)[: -self._max_samples])
+        return doomed
+
+    def _over_bytes(self, gone: set[SampleRef]) -> set[SampleRef]:
+        if not self._max_bytes:
+            return set()
+        refs = [r for s in self._streams() for r in self.list(s) if r not in gone]
+        sizes = {ref: self._size_bytes(ref) for ref in refs}
+        total_bytes = sum(sizes.values())
+        doomed: set[SampleRef] = set()
+        for ref in sorted(refs, key=lambda r: (r.window, r.seq, r.stream)):
+            if total_bytes <= self._max_bytes:
+                break
+            doomed.add(ref)
+            total_bytes -= sizes[ref]
+        return doomed
+
+    def _size_bytes(self, ref: SampleRef) -> int:
+        total = 0
+        for path in (self._picture(ref), self._labels(ref)):
+            with suppress(OSError):
+                total += path.stat().st_size
+        return total
+
+    def _remove_empty_folders(self) -> None:
+        for stream in self._streams():
+            for _, folder in self._window_folders(stream)[:-1]:  # the newest may be about to get its first sample
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def encode_jpeg(image: np.ndarray, quality: int = JPEG_QUALITY) -> bytes:
+    """JPEG of a uint8 (H, W, 3) RGB image."""
+    ok, data = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not ok:
+        raise ValueError(f"cannot encode an image of shape {image.shape}")
+    return data.tobytes()
+
+
+def _seqs(folder: Path) -> list[int]:
+    return sorted(_iter_seqs(folder))
+
+
+def _iter_seqs(folder: Path) -> Iterator[int]:
+    with storage_errors(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            stem, _, suffix = entry.name.rpartition(".")
+            if suffix == "jpg" and stem.isdecimal():
+                yield int(stem)
+
+
+def _read(path: Path, ref: SampleRef) -> bytes:
+    try:
+        with storage_errors(path):
+            return path.read_bytes()
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise KeyError(ref.name) from None
+        raise
+
+
+def _parse_labels(body: dict[str, Any]) -> SampleLabels:
+    if body["schema"] != _SCHEMA or body["split"] not in ("train", "holdout"):
+        raise ValueError("unknown label schema")
+    return SampleLabels(
+        detections=Detections(
+            xyxy=np.asarray(body["xyxy"], np.float32).reshape(-1, 4),
+            score=np.asarray(body["score"], np.float32),
+            class_id=np.asarray(body["class_id"], np.int64),
+        ),
+        golden=str(body["golden"]),
+        split=body["split"],
+        stored_utc=float(body["stored_utc"]),
+    )
+
+
+def _finding(path: Path) -> str | None:
+    """What is wrong with a file of the store, None: nothing."""
+    if path.name.startswith(TEMP_PREFIX):
+        return "unfinished files"
+    if path.suffix == ".jpg" and not _is_whole_jpeg(path):
+        return "damaged pictures"
+    if path.suffix == ".json" and not path.with_suffix(".jpg").is_file():
+        return "labels without a picture"
+    return None
+
+
+def _is_whole_jpeg(path: Path) -> bool:
+    with storage_errors(path), open(path, "rb") as file:
+        if file.read(2) != b"\xff\xd8":
+            return False
+        file.seek(-2, os.SEEK_END)
+        return file.read(2) == b"\xff\xd9"
+
+
+def _damaged(path: Path) -> StorageError:
+    return StorageError(f"sample file {path} is damaged", subject=str(path), code="corrupt", remedy="remove the file")
