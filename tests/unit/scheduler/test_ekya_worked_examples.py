@@ -32,9 +32,7 @@ def knobs(*pairs: tuple[float, float]) -> tuple[KnobProfile, ...]:
     return tuple(KnobProfile(name=f"{demand:g}", demand_pct=demand, quality_frac=frac) for demand, frac in pairs)
 
 
-def snapshot(
-    rows: list[Row], profile: tuple[KnobProfile, ...], *, quanta: int, quantum_pct: int, window_s: float
-) -> Snapshot:
+def snapshot(rows: list[Row], profile: tuple[KnobProfile, ...], *, quanta: int, quantum_pct: int, window_s: float) -> Snapshot:
     streams = tuple(
         StreamView(
             id=name,
@@ -48,9 +46,7 @@ def snapshot(
         for name, quality, options in rows
     )
     capacity_pct = quanta * quantum_pct
-    return Snapshot(
-        remaining_s=window_s, capacity_pct=capacity_pct, quantum_pct=quantum_pct, min_quality=0.0, streams=streams
-    )
+    return Snapshot(remaining_s=window_s, capacity_pct=capacity_pct, quantum_pct=quantum_pct, min_quality=0.0, streams=streams)
 
 
 def plan(policy: str, given: Snapshot) -> Plan:
@@ -323,9 +319,7 @@ def test_e0_the_schedule_that_the_paper_draws() -> None:
         return lambda completion: tuple(after) if stream not in completion.ended else keep(completion)
 
     first = play_window(e0_window(0, *START), (held(100, 0, None), held(80, 120, "B2")), then_the_other("A2", 0))
-    second = play_window(
-        e0_window(1, *first.end_quality), (held(80, 120, "A2"), held(100, 0, None)), then_the_other("B2", 1)
-    )
+    second = play_window(e0_window(1, *first.end_quality), (held(80, 120, "A2"), held(100, 0, None)), then_the_other("B2", 1))
     assert [100 * run.mean_quality[0] for run in (first, second)] == percent((65.556, 80.556))
     assert [100 * run.mean_quality[1] for run in (first, second)] == percent((69.375, 85.694))
     assert 50 * (first.quality + second.quality) == pytest.approx(75.295, abs=6e-4)

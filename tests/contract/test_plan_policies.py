@@ -1,0 +1,91 @@
+"""One body for every policy: what the engine relies on when it turns a plan into commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.ekya.estimate import SpeedCurve, best_knobs, duration_s
+from scheduler.registry import POLICIES, UNIFORM_FAMILY, make_policy
+from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
+from scheduler.types import Plan, Snapshot
+
+NAMES = (*POLICIES, *UNIFORM_FAMILY, "uniform(c0,50)", "uniform(high,0)", "uniform(high,100)")
+
+#: Policies that follow the estimate; uniform retrains even where that loses.
+CHOOSING = tuple(name for name in POLICIES)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    made = random_snapshot(
+        draw(st.integers(0, 10_000)),
+        streams=draw(st.integers(0, 6)),
+        gpus=draw(st.sampled_from([0.05, 0.5, 1, 2.57])),
+        configs=draw(st.integers(0, 6)),
+        knobs=draw(st.sampled_from([sampled_knobs(), linear_knobs()])),
+        quantum_pct=draw(st.sampled_from([5, 10, 30])),
+        window_s=draw(st.sampled_from([-1.0, 0.0, 10.0, 200.0])),
+        min_quality=draw(st.sampled_from([0.0, 0.5])),
+        estimate=draw(st.sampled_from(["static", "hand-back"])),
+        running_frac=draw(st.sampled_from([0.0, 0.5, 1.0])),
+    )
+    return replace(made, speed=draw(st.sampled_from([(), ((0.0, 0.0), (40.0, 0.7), (100.0, 1.0))])))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None)
+@given(snapshot=snapshots())
+def test_every_plan_can_be_carried_out(name: str, snapshot: Snapshot) -> None:
+    policy = make_policy(name)
+    plan = policy(snapshot)
+    assert plan == policy(snapshot), "a policy is a function of the snapshot"
+    plan.check(snapshot.capacity_pct)
+    assert plan.policy == name
+    assert [s.id for s in plan.streams] == [s.id for s in snapshot.streams]
+    shares = [share for s in plan.streams for share in (s.infer_pct, s.train_pct)]
+    assert all(type(share) is int for share in (*shares, plan.spare_pct)), "shares are whole percent points"
+    check_streams(plan, snapshot)
+
+
+def check_streams(plan: Plan, snapshot: Snapshot) -> None:
+    speed = SpeedCurve(snapshot.speed)
+    for planned, view in zip(plan.streams, snapshot.streams, strict=True):
+        best = best_knobs(view.knobs, planned.infer_pct)
+        assert planned.knobs == (best.name if best else None)
+        seen_now = best.quality_frac * view.quality if best and planned.infer_pct else 0.0
+        assert planned.below_floor == (seen_now < snapshot.min_quality - 1e-12)
+        assert (planned.retrain is None) == (planned.train_pct == 0), "a share without a retraining lies spare"
+        assert 0 <= planned.expected_quality <= 1
+        if planned.retrain is not None:
+            option = next(o for o in view.retrain if o.name == planned.retrain)
+            assert duration_s(option.cost_gpu_s, planned.train_pct, speed) <= snapshot.remaining_s
+    expected = [s.expected_quality for s in plan.streams]
+    assert plan.expected_quality == pytest.approx(sum(expected) / len(expected) if expected else 0.0)
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+@settings(max_examples=20, deadline=None)
+@given(snapshot=snapshots())
+def test_no_chosen_retraining_ends_below_the_serving_model(name: str, snapshot: Snapshot) -> None:
+    for planned, view in zip(make_policy(name)(snapshot).streams, snapshot.streams, strict=True):
+        if planned.retrain is not None:
+            assert next(o for o in view.retrain if o.name == planned.retrain).end_quality > view.quality
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15, deadline=None)
+@given(snapshot=snapshots())
+def test_nothing_beats_the_exact_plan_on_the_finest_grid(name: str, snapshot: Snapshot) -> None:
+    """The even splits of the baselines are in whole percent points, so the exact plan is given the same."""
+    fine = replace(snapshot, quantum_pct=1, capacity_pct=min(snapshot.capacity_pct, 100))
+
+    def rank(plan: Plan) -> tuple[int, float]:
+        return sum(s.below_floor for s in plan.streams), -plan.expected_quality
+
+    best, made = rank(make_policy("optimal")(fine)), rank(make_policy(name)(fine))
+    assert best[0] <= made[0]
+    assert best[0] < made[0] or best[1] <= made[1] + 1e-9
