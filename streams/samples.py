@@ -168,6 +168,11 @@ class SampleStore:
         """Windows that have samples, in order."""
         return [w for w, f in self._window_folders(stream) if _seqs(f)]
 
+    def newest_window(self) -> int:
+        """The highest window number of any camera; -1 when there is no sample. A box that starts again goes on after it:
+        a frame's seq starts at 0 again, so a window must not be filled by two runs."""
+        return max((w for s in self._streams() for w in self.windows(s)), default=-1)
+
     def remove(self, ref: SampleRef) -> None:
         """Removes picture and labels; nothing happens when they are gone."""
         with storage_errors(self._picture(ref)):

@@ -49,6 +49,7 @@ def m002_windows_quality_notes(db: Any) -> None:
     db.execute(
         """CREATE TABLE windows (
             window INTEGER PRIMARY KEY,
+            opened_utc REAL NOT NULL,
             closed_utc REAL NOT NULL,
             outcome TEXT NOT NULL
         ) STRICT"""

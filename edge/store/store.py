@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,13 @@ class QualityPoint:
     value: float
     kind: str
     version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWindow:
+    outcome: WindowOutcome
+    opened_utc: float
+    closed_utc: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,26 +199,27 @@ class Store:
 
     # --- windows, quality, notes --------------------------------------------------------------------------------------
 
-    def add_window(self, outcome: WindowOutcome, closed_utc: float) -> None:
+    def add_window(self, outcome: WindowOutcome, *, opened_utc: float, closed_utc: float) -> None:
         """Records how a window went; recording it twice keeps the newer."""
         text = json.dumps(asdict(outcome), sort_keys=True)
         with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (outcome.window, closed_utc, text))
+            db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)", (outcome.window, opened_utc, closed_utc, text))
 
-    def windows(self, limit: int = 100) -> list[WindowOutcome]:
+    def windows(self, limit: int = 100) -> list[StoredWindow]:
         """The newest `limit` windows, oldest first."""
-        rows = self._rows("SELECT outcome FROM windows ORDER BY window DESC LIMIT ?", (limit,))
-        return [_outcome(json.loads(row["outcome"])) for row in reversed(rows)]
+        rows = self._rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
+        return [_window(row) for row in reversed(rows)]
 
     def next_window(self) -> int:
         """The number after the last recorded window; 0 in a new database."""
         return int(self._rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
 
-    def add_quality(self, point: QualityPoint) -> None:
+    def add_quality(self, stream: str, at_utc: float, value: float, *, kind: str, version: str = "") -> None:
+        """Records a measurement (0-1). kind: what was measured, 'f1', say; version: of which model."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO quality (stream, at_utc, value, kind, version) VALUES (?, ?, ?, ?, ?)",
-                (point.stream, point.at_utc, point.value, point.kind, point.version),
+                (stream, at_utc, value, kind, version),
             )
 
     def quality(self, stream: str, *, kind: str | None = None, limit: int = 500) -> list[QualityPoint]:
@@ -376,6 +384,8 @@ def _stored_model(row: sqlite3.Row) -> StoredModel:
     )
 
 
-def _outcome(body: dict[str, Any]) -> WindowOutcome:
-    outcome = WindowOutcome(**(body | {"streams": (), "notes": tuple(body["notes"])}))
-    return replace(outcome, streams=tuple(StreamOutcome(**s) for s in body["streams"]))
+def _window(row: sqlite3.Row) -> StoredWindow:
+    body = json.loads(row["outcome"])
+    streams = tuple(StreamOutcome(**s) for s in body["streams"])
+    outcome = WindowOutcome(**(body | {"streams": streams, "notes": tuple(body["notes"])}))
+    return StoredWindow(outcome=outcome, opened_utc=row["opened_utc"], closed_utc=row["closed_utc"])
