@@ -1,4 +1,4 @@
-"""How long planning takes, beside the 9.4 s that the Ekya paper reports for the same size (10 streams, 8 GPUs, 18 configurations).
+"""How long planning takes, beside the 9.4 s that the Ekya paper reports for its size: 10 streams, 8 GPUs, 18 configurations.
 
 Run: python tests/benchmarks/bench_plan.py [INSTANCES]
 The paper's planner runs a nested simulator at each step; its hardware is another, so only the order of magnitude compares.
