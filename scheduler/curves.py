@@ -9,7 +9,8 @@ Fit, ours (Optimus fits a loss by bounded least squares, the authors of Ekya cor
 1/(1 - quality - b2) = b0*k + b1 is linear in (b0, b1). With d = 1 - quality - b2, a row weighted by d^2 has its residual in
 quality to first order, and reads  d^2*(b0*k + b1) = d, which needs no division. b2 is scanned over [0, 1 - max quality]; for
 each, non-negative least squares in two variables is solved in closed form (all b2 at once); the least squared error in quality
-wins, ties to the smallest b2.
+wins, ties to the smallest b2. The constant at the mean competes too: a row near quality 1 weighs almost nothing, so points that
+fall from there can leave every scanned curve worse than no curve.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ def fit_curve(epochs: Sequence[float], quality: Sequence[float]) -> LearningCurv
     rate = b0[:, None] * k[None, :] + b1[:, None]
     with np.errstate(divide="ignore"):
         sse = ((acc[None, :] - (1.0 - (1.0 / rate + b2[:, None]))) ** 2).sum(axis=1)
-    best = int(np.argmin(np.where(np.isfinite(sse), sse, np.inf)))
+    best = int(np.argmin(sse))
+    mean = float(acc.mean())
+    flat_sse = float(((acc - mean) ** 2).sum())
+    if flat_sse < sse[best] - 1e-12:
+        return LearningCurve(b0=0.0, b1=1.0 / (1.0 - mean), b2=0.0, sse=flat_sse)
     return LearningCurve(b0=float(b0[best]), b1=float(b1[best]), b2=float(b2[best]), sse=float(sse[best]))
 
 
