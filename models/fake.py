@@ -1,9 +1,9 @@
 """A detector with a scripted quality, for tests of whatever runs detectors: deterministic, tiny, trained in microseconds.
 
-It finds the objects that a `ScriptedWorld` puts into a picture's pixels, and misses or invents some of them: with skill s, each
-object is found with probability s, and 1 - s false ones are added per object, so F1 on many frames comes close to s. Its skill is
-its only tensor. Each step of training on labelled pictures moves the skill towards its ceiling, through an ordinary loss and
-gradient, so the real training loop, evaluation and version store run on it unchanged.
+It finds the objects that a `scripted_image` puts into a picture's pixels, and misses or invents some of them: with skill s,
+each object is found with probability s, and 1 - s false ones are added per object, so F1 on many frames comes close to s. Its
+skill is its only tensor. Each step of training on labelled pictures moves the skill towards its ceiling, through an ordinary
+loss and gradient, so the real training loop, evaluation and version store run on it unchanged.
 """
 
 from __future__ import annotations

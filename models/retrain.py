@@ -1,0 +1,250 @@
+"""Our training loop: a generator that does ONE micro-batch (forward and backward) per `next`, so that it can be scheduled,
+paused or cancelled between any two.
+
+Fine-tuning of a served detector on a camera's golden labels, as Ekya's retraining (section 2.2): last layers first
+(layers_frac), a part of the sample (data_frac), older samples mixed in against forgetting (replay_frac, as in iCaRL's
+exemplars). The optimiser steps once per batch; its micro-batches accumulate gradients, and since detectors normalise their
+loss per image and freeze batch-norm statistics, the split does not change the result. AdamW, short linear warm-up, cosine
+decay, clipped gradients. Close the generator to cancel; the detector is then half trained, so train a clone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from configs.errors import JobError
+from models.augment import Augmentation, augmented
+from models.detector import Detector
+from models.labelled import LabelledImage
+from scheduler.types import RetrainConfig
+
+__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "retrain"]
+
+WEIGHT_DECAY = 5e-4
+WARMUP_FRAC = 0.1
+#: The learning rate ends at this part of its peak.
+END_LR_FRAC = 0.05
+MAX_GRAD_NORM = 10.0
+#: What torch says, without a type of its own, when the CPU has no memory left.
+_CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One iteration done. iteration counts from 1 to n_iterations, epoch from 1. loss: mean per image of this micro-batch.
+    epoch_loss: mean over the epoch, set on the epoch's last iteration only (evaluate then, if you want a quality per epoch)."""
+
+    iteration: int
+    n_iterations: int
+    epoch: int
+    loss: float
+    epoch_loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """samples: index into the new samples, or -1 - index into the replayed ones."""
+
+    samples: tuple[int, ...]
+
+    def micro_batches(self, size: int) -> list[tuple[int, ...]]:
+        return [self.samples[i : i + size] for i in range(0, len(self.samples), size)]
+
+
+def retrain(
+    detector: Detector,
+    samples: Sequence[LabelledImage],
+    config: RetrainConfig,
+    *,
+    seed: int,
+    micro_batch: int = 1,
+    replay: Sequence[LabelledImage] = (),
+    augmentation: Augmentation | None = None,
+) -> Iterator[Step]:
+    """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
+
+    samples: new labelled pictures; replay: older ones (may be empty); both are read one picture at a time.
+    micro_batch: images per iteration; memory and the length of one iteration grow with it, the result does not change.
+    Raises JobError: 'no_data' without samples, 'nan' when the loss or a gradient is not finite, 'out_of_memory';
+    ValueError for a configuration out of range.
+    """
+    _check(config, micro_batch)
+    if not len(samples):
+        raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
+    run = _Run(detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation())
+    return run.steps(samples, replay)
+
+
+def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, micro_batch: int = 1) -> int:
+    """How many times `next` works in a retraining of that size."""
+    batches = _epoch_sizes(config, n_samples, n_replay)
+    return config.epochs * sum(math.ceil(size / micro_batch) for size in batches)
+
+
+def n_used(config: RetrainConfig, n_samples: int) -> int:
+    """New samples that an epoch uses: data_frac of them, at least one."""
+    return max(1, round(config.data_frac * n_samples))
+
+
+def _n_replayed(config: RetrainConfig, n_new: int, n_replay: int) -> int:
+    """Older samples that an epoch adds, so that they make up replay_frac of it; at most those there are."""
+    if not n_replay or config.replay_frac <= 0:
+        return 0
+    return min(n_replay, round(n_new * config.replay_frac / (1 - config.replay_frac)))
+
+
+def _epoch_sizes(config: RetrainConfig, n_samples: int, n_replay: int) -> list[int]:
+    new = n_used(config, n_samples)
+    total = new + _n_replayed(config, new, n_replay)
+    return [min(config.batch, total - i) for i in range(0, total, config.batch)]
+
+
+def _check(config: RetrainConfig, micro_batch: int) -> None:
+    in_range = (
+        config.epochs >= 1
+        and config.batch >= 1
+        and 0 < config.layers_frac <= 1
+        and 0 < config.data_frac <= 1
+        and 0 <= config.replay_frac < 1
+        and config.lr > 0
+        and micro_batch >= 1
+    )
+    if not in_range:
+        raise ValueError(f"retraining configuration out of range (micro_batch={micro_batch}): {config}")
+
+
+class _Run:
+    """One retraining: the optimiser, its schedule and the random choices."""
+
+    def __init__(
+        self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation
+    ) -> None:
+        self._detector, self._config, self._micro_batch = detector, config, micro_batch
+        self._augmentation = augmentation
+        self._rng = np.random.default_rng(seed)
+        self._done = 0
+
+    def steps(self, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage]) -> Iterator[Step]:
+        config = self._config
+        chosen = np.sort(self._rng.permutation(len(samples))[: n_used(config, len(samples))])
+        total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch)
+        n_updates = config.epochs * len(_epoch_sizes(config, len(samples), len(replay)))
+        with _only_last_layers(self._detector, config.layers_frac) as parameters:
+            optimiser = _optimiser(parameters, config.lr)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda update: lr_factor(update, n_updates))
+            for epoch in range(1, config.epochs + 1):
+                yield from self._epoch(epoch, total, self._batches(chosen, len(replay)), samples, replay, optimiser, schedule)
+
+    def _batches(self, chosen: np.ndarray, n_replay: int) -> list[_Batch]:
+        """This epoch's batches: new samples and a fresh draw of older ones, shuffled together."""
+        older = self._rng.permutation(n_replay)[: _n_replayed(self._config, len(chosen), n_replay)]
+        mixed = self._rng.permutation(np.concatenate([chosen, -1 - older]).astype(np.int64))
+        size = self._config.batch
+        return [_Batch(samples=tuple(int(i) for i in mixed[k : k + size])) for k in range(0, len(mixed), size)]
+
+    def _epoch(
+        self,
+        epoch: int,
+        total: int,
+        batches: list[_Batch],
+        samples: Sequence[LabelledImage],
+        replay: Sequence[LabelledImage],
+        optimiser: torch.optim.Optimizer,
+        schedule: torch.optim.lr_scheduler.LRScheduler,
+    ) -> Iterator[Step]:
+        sum_loss, n_seen, n_epoch = 0.0, 0, sum(len(batch.samples) for batch in batches)
+        for batch in batches:
+            for micro in batch.micro_batches(self._micro_batch):
+                loss = self._backward([_sample(i, samples, replay) for i in micro], len(batch.samples))
+                sum_loss, n_seen = sum_loss + loss * len(micro), n_seen + len(micro)
+                if micro == batch.micro_batches(self._micro_batch)[-1]:
+                    self._update(optimiser, schedule)
+                self._done += 1
+                epoch_loss = sum_loss / n_epoch if n_seen == n_epoch else None
+                yield Step(iteration=self._done, n_iterations=total, epoch=epoch, loss=loss, epoch_loss=epoch_loss)
+
+    def _backward(self, micro: list[LabelledImage], batch_size: int) -> float:
+        """Adds the gradients of a micro-batch, weighted by its part of the batch. Returns its mean loss per image."""
+        changed = [augmented(sample, self._augmentation, self._rng) for sample in micro]
+        try:
+            loss = self._detector.loss([s.image for s in changed], [s.labels for s in changed])
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise JobError(f"the training loss became {value}", subject=self._config.name, remedy=_LOWER_LR, code="nan")
+            (loss * (len(micro) / batch_size)).backward()
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise self._out_of_memory() from error
+        except RuntimeError as error:
+            if any(sign in str(error).lower() for sign in _CPU_OUT_OF_MEMORY):
+                raise self._out_of_memory() from error
+            raise
+        return value
+
+    def _update(self, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
+        if not math.isfinite(norm):
+            raise JobError("a gradient became infinite", subject=self._config.name, remedy=_LOWER_LR, code="nan")
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        schedule.step()
+
+    def _out_of_memory(self) -> JobError:
+        return JobError(
+            "training ran out of memory",
+            subject=self._config.name,
+            remedy="use a smaller model or input size, or a micro-batch of 1",
+            code="out_of_memory",
+        )
+
+
+_LOWER_LR = "the camera keeps its model; lower the learning rate of this configuration"
+
+
+def _sample(index: int, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage]) -> LabelledImage:
+    return samples[index] if index >= 0 else replay[-1 - index]
+
+
+def lr_factor(update: int, n_updates: int) -> float:
+    """Part of the peak learning rate at an update (from 0): linear warm-up over the first tenth, then a cosine to
+    END_LR_FRAC."""
+    warmup = max(1, round(WARMUP_FRAC * n_updates))
+    if update < warmup:
+        return (update + 1) / warmup
+    progress = min(1.0, (update - warmup) / max(1, n_updates - warmup))
+    return END_LR_FRAC + (1 - END_LR_FRAC) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _optimiser(parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Weights decay, biases and batch-norm factors do not."""
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+
+
+class _only_last_layers:
+    """Lets only the last layers_frac of the detector's layers train, inside the body; at least one layer."""
+
+    def __init__(self, detector: Detector, layers_frac: float) -> None:
+        layers = detector.trainable_layers()
+        n_trained = max(1, round(layers_frac * len(layers)))
+        self._frozen = [p for layer in layers[:-n_trained] for p in layer.parameters() if p.requires_grad]
+        self._trained = [p for layer in layers[-n_trained:] for p in layer.parameters() if p.requires_grad]
+
+    def __enter__(self) -> list[nn.Parameter]:
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+        return self._trained
+
+    def __exit__(self, *exception: object) -> None:
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        for parameter in self._trained:
+            parameter.grad = None
