@@ -84,7 +84,9 @@ def load_costs(path: Path) -> CostProfile:
         return CostProfile(**{**data, "source": data.get("source") or f"file {path.name}"})
     except (OSError, ValueError, TypeError) as error:
         names = ", ".join(f.name for f in fields(CostProfile))
-        raise ConfigError(f"cost file {path} cannot be used: {error}", subject=str(path), remedy=f"it needs: {names}") from error
+        raise ConfigError(
+            f"cost file {path} cannot be used: {error}", subject=str(path), remedy=f"it needs: {names}"
+        ) from error
 
 
 def _median_cost(work: Callable[[], object], repeats: int = REPEATS) -> float:

@@ -88,9 +88,7 @@ def footage_of(id: str, clips: Sequence[Clip], drift: Sequence[DriftSpec] = (), 
         info = probe(clip.path)
         stop = info.frames if clip.stop is None else min(clip.stop, info.frames)
         if stop <= clip.start:
-            raise UsageError(
-                f"clip {clip.path.name} has {info.frames} frames; {clip.start}..{clip.stop} is empty", subject=id
-            )
+            raise UsageError(f"clip {clip.path.name} has {info.frames} frames; {clip.start}..{clip.stop} is empty", subject=id)
         lengths.append(stop - clip.start)
         fps = fps or info.fps
     return Footage(id=id, clips=tuple(clips), lengths=tuple(lengths), fps=fps, drift=tuple(drift), seed=seed)

@@ -134,7 +134,7 @@ class InferenceWorker:
             # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
             next_s = max(next_s + self._interval_s, now_s - self._interval_s) if self._interval_s else 0.0
             try:
-                self._analyse(frame)
+                seq = self._analyse(frame)
             except JobCancelled:
                 return
             except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
@@ -142,8 +142,11 @@ class InferenceWorker:
                 self.last_error = f"{type(error).__name__}: {error}"
                 self._stop.wait(0.5)
 
-    def _analyse(self, frame: Frame) -> None:
+    def _analyse(self, frame: Frame) -> int:
+        """Analyses the newest frame there is, `frame` or later; returns its seq."""
         with self._lane.iteration():
+            # The share may have made us wait: what came meanwhile is what people want to see analysed.
+            frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
             with self._lock:
                 detector, version = self._detector, self._version
             started_s = self._clock.thread_cpu_s()
@@ -158,6 +161,7 @@ class InferenceWorker:
             self._times_s.append(now_s)
             self._costs_s.append(cost_s)
             self.frames += 1
+        return frame.seq
 
     def _note_swap(self, version: str, now_s: float) -> None:
         if self._swapped_to != version or not self._times_s:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
+from models.microprofile_run import microprofile
 
 from edge.gpu.base import Lane
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, match_counts
-from models.microprofile_run import microprofile
 from models.retrain import LabelledImage, retrain
 from scheduler.types import Detections, EpochReport, ProfileTrial, RetrainConfig
 
@@ -82,7 +82,7 @@ def run_in_lane(steps: Steps[T], lane: Lane) -> T:
                 try:
                     next(steps)
                 except StopIteration as end:
-                    return end.value  # type: ignore[no-any-return]
+                    return end.value
     finally:
         steps.close()
 
@@ -92,7 +92,7 @@ def run_at_once(steps: Steps[T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value
 
 
 def spread(refs: Sequence[SampleRef], count: int) -> list[SampleRef]:
@@ -170,9 +170,8 @@ def retrain_steps(
     replay = samples.labelled(stream, earlier, "train") if config.replay_frac > 0 and earlier else ()
     started_s = timer()
     for step in retrain(detector, train, config, seed=seed, replay=replay):
-        if step.epoch_done is not None:
-            done = step.epoch_done
-            on_epoch(EpochReport(job=job, epoch=done.epoch, loss=done.loss, gpu_s=timer() - started_s))
+        if step.epoch_loss is not None:
+            on_epoch(EpochReport(job=job, epoch=step.epoch, loss=step.epoch_loss, gpu_s=timer() - started_s))
         yield
     return detector
 

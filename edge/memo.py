@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from configs.errors import StorageError
-from edge.store.folder import atomic_write
+from configs.files import atomic_write
 from scheduler.types import Detections
 
 

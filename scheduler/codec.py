@@ -26,8 +26,8 @@ def register(cls: type[T]) -> type[T]:
 
 
 @cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_KINDS[kind])
 
 
 def encode(value: object) -> str:
@@ -35,7 +35,7 @@ def encode(value: object) -> str:
     cls = type(value)
     if _KINDS.get(cls.__name__) is not cls:
         raise TypeError(f"{cls.__name__} is neither an event nor a command")
-    body = _adapter(cls).dump_python(value, mode="json")
+    body = _adapter(cls.__name__).dump_python(value, mode="json")
     return json.dumps({"kind": cls.__name__, **body}, separators=(",", ":"), allow_nan=False)
 
 
@@ -43,8 +43,7 @@ def decode(line: str) -> Any:
     """The value written by `encode`. Raises StorageError (code 'corrupt') for anything else."""
     try:
         body = json.loads(line)
-        cls = _KINDS[body.pop("kind")]
-        return _adapter(cls).validate_python(body)
+        return _adapter(body.pop("kind")).validate_python(body)
     except (ValueError, KeyError, AttributeError, ValidationError) as error:
         raise StorageError(
             f"a journal line cannot be read: {line[:80]!r}",

@@ -349,8 +349,12 @@ class BoxEngine:
         if task.kind == "label":
             self._out.append(
                 StartLabelling(
-                    job=task.job, stream=task.stream, window=state.window - 1, frames=task.frames,
-                    holdout_frac=self.config.holdout_frac, version=stream.version,
+                    job=task.job,
+                    stream=task.stream,
+                    window=state.window - 1,
+                    frames=task.frames,
+                    holdout_frac=self.config.holdout_frac,
+                    version=stream.version,
                 )  # fmt: skip
             )
             return
@@ -359,9 +363,14 @@ class BoxEngine:
         budget = max(0.0, deadline_s - at_s) * self._prep_share() / 100 / waiting
         self._out.append(
             StartProfiling(
-                job=task.job, stream=task.stream, window=state.window - 1, version=stream.version,
-                configs=microprofile.families(self.config.retrain), epochs=self.config.profile_epochs,
-                data_frac=self.config.profile_data_frac, budget_gpu_s=budget,
+                job=task.job,
+                stream=task.stream,
+                window=state.window - 1,
+                version=stream.version,
+                configs=microprofile.families(self.config.retrain),
+                epochs=self.config.profile_epochs,
+                data_frac=self.config.profile_data_frac,
+                budget_gpu_s=budget,
             )  # fmt: skip
         )
 
@@ -390,8 +399,12 @@ class BoxEngine:
         self._out.append(
             ReportWindow(
                 outcome=WindowOutcome(
-                    window=state.window, opened_s=state.opened_s, closed_s=at_s, streams=outcomes,
-                    predicted_quality=state.predicted, realised_quality=_mean([o.realised_quality for o in outcomes]),
+                    window=state.window,
+                    opened_s=state.opened_s,
+                    closed_s=at_s,
+                    streams=outcomes,
+                    predicted_quality=state.predicted,
+                    realised_quality=_mean([o.realised_quality for o in outcomes]),
                     notes=tuple(state.notes),
                 )  # fmt: skip
             )
@@ -472,8 +485,12 @@ class BoxEngine:
         self._emit_shares()
         self._out.append(
             StartGate(
-                job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version,
-                candidate=event.candidate, frames=self.config.gate_frames,
+                job=stream.gating,
+                stream=stream.id,
+                window=self.state.window,
+                version=stream.version,
+                candidate=event.candidate,
+                frames=self.config.gate_frames,
             )  # fmt: skip
         )
 

@@ -68,7 +68,9 @@ def kinds(commands: list[Command]) -> list[str]:
     return [type(c).__name__ for c in commands]
 
 
-def started(config: EngineConfig = ENGINE, cameras: tuple[str, ...] = ("a", "b"), window: int = 1) -> tuple[BoxEngine, list[Command]]:
+def started(
+    config: EngineConfig = ENGINE, cameras: tuple[str, ...] = ("a", "b"), window: int = 1
+) -> tuple[BoxEngine, list[Command]]:
     engine = BoxEngine(config)
     for camera in cameras:
         engine.handle(CameraAdded(at_s=0, stream=camera, knobs=KNOBS, version=f"{camera}-0"))

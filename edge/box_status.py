@@ -1,0 +1,160 @@
+"""What a running box shows: `edge.status.StatusSource` over a `BoxRuntime`.
+
+Read from web and telemetry threads while the loop runs: it only looks, takes copies of what may change under it, and returns at once.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import cv2
+import numpy as np
+
+from configs.units import CLASSES
+from edge.inference import Shown
+from edge.runtime import BoxRuntime, Watched
+from edge.status import (
+    BoxStatus,
+    CameraView,
+    ModelView,
+    NoteView,
+    OutcomeView,
+    PlanView,
+    QualityPoint,
+    ShareView,
+    StreamOutcomeView,
+    StreamPlanView,
+    WindowView,
+)
+from scheduler.commands import ReportPlan
+from scheduler.types import WindowOutcome
+
+#: Seconds over which received shares are measured.
+SHARES_SPAN_S = 10.0
+QUALITY_POINTS = 200
+MODELS_SHOWN = 50
+
+_KINDS = {"infer": "inference", "train": "retraining", "label": "preparation", "profile": "preparation", "gate": "gate"}
+#: One colour per class (RGB), easy to tell apart also with colour-blind eyes.
+_COLOURS = ((255, 214, 10), (86, 180, 233), (0, 200, 140), (230, 159, 0), (204, 121, 167), (213, 94, 0), (240, 228, 200))
+
+
+def software_version() -> str:
+    try:
+        return version("driftbox")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class RuntimeStatus:
+    """See `edge.status.StatusSource`."""
+
+    def __init__(self, runtime: BoxRuntime, *, box: str, site: str) -> None:
+        self._runtime, self._box, self._site = runtime, box, site
+
+    def status(self) -> BoxStatus:
+        runtime = self._runtime
+        clock = runtime.parts.clock
+        now_s, now_utc = clock.monotonic_s(), clock.utc_s()
+        state = runtime.parts.engine.state
+        return BoxStatus(
+            box=self._box, site=self._site, software=software_version(), now_utc=now_utc, started_utc=runtime.started_utc,
+            ready=runtime.ready, capacity_pct=runtime.parts.backend.capacity_pct, spare_pct=runtime.spare_pct,
+            cameras=tuple(self._camera(i, w, now_s) for i, w in sorted(dict(runtime.watched).items())),
+            shares=self._shares(), shares_span_s=SHARES_SPAN_S,
+            window=WindowView(
+                number=max(0, state.window), phase=state.phase, opened_utc=runtime.window_opened_utc,
+                length_s=max(0.0, state.ends_s - state.opened_s), elapsed_s=max(0.0, now_s - state.opened_s),
+            ),
+            plan=_plan_view(runtime.plan), outcomes=tuple(_outcome_view(*o) for o in reversed(list(runtime.outcomes))),
+            models=self._models(),
+            notes=tuple(
+                NoteView(at_utc=at_utc, text=note.text, camera=note.stream or None)
+                for at_utc, note in reversed(list(runtime.notes))
+            ),
+        )  # fmt: skip
+
+    def picture(self, camera_id: str) -> bytes | None:
+        watched = self._runtime.watched.get(camera_id)
+        shown = watched.worker.shown() if watched else None
+        return draw_jpeg(shown) if shown else None
+
+    def _camera(self, camera_id: str, watched: Watched, now_s: float) -> CameraView:
+        status = watched.camera.status()
+        stream = self._runtime.parts.engine.state.streams.get(camera_id)
+        shown = watched.worker.shown()
+        knobs = next((k for k in watched.knobs if stream and k.name == stream.knob), None)
+        job = next((j for j in list(self._runtime.jobs.values()) if j.stream == camera_id), None)
+        history = self._runtime.parts.store.quality(camera_id, limit=QUALITY_POINTS)
+        return CameraView(
+            id=camera_id, name=watched.title, state=status.state.value, code=status.code.value if status.code else None,
+            error=status.error or watched.worker.last_error, since_s=max(0.0, now_s - status.since_s),
+            width_px=status.width_px, height_px=status.height_px, camera_fps=status.fps,
+            analysed_fps=watched.worker.rate_fps(), wanted_fps=knobs.fps if knobs else 0.0,
+            knobs=knobs.name if knobs else None, objects=len(shown.detections) if shown else 0,
+            frames_analysed=watched.worker.frames, frames_dropped=status.packets_dropped, reconnects=status.reconnects,
+            quality=stream.quality if stream else None,
+            quality_history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
+            model=watched.worker.version(), activity=job.kind if job else "", activity_frac=job.done_frac if job else None,
+        )  # fmt: skip
+
+    def _shares(self) -> tuple[ShareView, ...]:
+        reports = self._runtime.parts.backend.report(SHARES_SPAN_S)
+        views = []
+        for job, report in sorted(reports.items()):
+            camera, _, rest = job.partition("/")
+            kind = _KINDS.get(rest.split("/")[0], "other")
+            views.append(
+                ShareView(
+                    job=job, camera=camera, kind=kind, promised_pct=report.promised_pct,  # type: ignore[arg-type]
+                    received_pct=report.received_pct, wanted_frac=min(1.0, max(0.0, report.backlogged_frac)),
+                )
+            )  # fmt: skip
+        return tuple(views)
+
+    def _models(self) -> tuple[ModelView, ...]:
+        return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
+
+
+def _plan_view(made: tuple[ReportPlan, float] | None) -> PlanView | None:
+    if made is None:
+        return None
+    command, at_utc = made
+    streams = tuple(
+        StreamPlanView(
+            camera=s.id, knobs=s.knobs, infer_pct=s.infer_pct, retrain=s.retrain, train_pct=s.train_pct,
+            expected_quality=s.expected_quality, below_floor=s.below_floor,
+        )
+        for s in command.plan.streams
+    )  # fmt: skip
+    return PlanView(
+        window=command.window, policy=command.plan.policy, at_utc=at_utc, reason="; ".join(command.reasons),
+        spare_pct=command.plan.spare_pct, expected_quality=command.plan.expected_quality, streams=streams,
+    )  # fmt: skip
+
+
+def _outcome_view(outcome: WindowOutcome, opened_utc: float, closed_utc: float) -> OutcomeView:
+    streams = tuple(
+        StreamOutcomeView(
+            camera=s.id, start_quality=s.start_quality, end_quality=s.end_quality, predicted_quality=s.predicted_quality,
+            realised_quality=s.realised_quality, retrained=s.retrained, admitted=s.admitted, note=s.note,
+        )
+        for s in outcome.streams
+    )  # fmt: skip
+    return OutcomeView(
+        window=outcome.window, opened_utc=opened_utc, closed_utc=closed_utc, predicted_quality=outcome.predicted_quality,
+        realised_quality=outcome.realised_quality, streams=streams, notes=outcome.notes,
+    )  # fmt: skip
+
+
+def draw_jpeg(shown: Shown, *, quality: int = 80) -> bytes | None:
+    """The frame with its boxes, class names and scores, as JPEG."""
+    image = np.ascontiguousarray(shown.frame.image[:, :, ::-1])  # cv2 wants BGR
+    for box, score, class_id in zip(shown.detections.xyxy, shown.detections.score, shown.detections.class_id, strict=True):
+        left, top, right, bottom = (round(float(v)) for v in box)
+        colour = _COLOURS[int(class_id) % len(_COLOURS)][::-1]
+        cv2.rectangle(image, (left, top), (right, bottom), colour, 1, cv2.LINE_AA)
+        label = f"{CLASSES[int(class_id)]} {float(score):.2f}"
+        cv2.putText(image, label, (left, max(9, top - 3)), cv2.FONT_HERSHEY_SIMPLEX, 0.33, colour, 1, cv2.LINE_AA)
+    done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return data.tobytes() if done else None

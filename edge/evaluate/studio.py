@@ -1,0 +1,259 @@
+"""Footage in memory and everything about it that is the same for all policies: labels, predictions, trainings, costs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from configs.errors import JobError
+from edge import jobs
+from edge.costs import CostProfile
+from edge.footage import Footage
+from edge.memo import Memo
+from models.detector import Detector
+from models.evaluate import match_counts
+from models.retrain import LabelledImage
+from scheduler.engine import EngineConfig
+from scheduler.types import Detections, KnobProfile
+
+#: Ages (in frames of the footage) at which stale detections are really measured; ages between take the next lower one.
+AGES: tuple[int, ...] = (0, 1, 2, 4, 8)
+#: Every how-many-th frame the offered knobs analyse.
+STRIDES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """windows: parts each stream is cut into; candidates: frames per part that may be sampled; judged: evaluation frames per part
+    (never labelled for training); fps: rate at which live inference must keep up; gpu_speed: one GPU does the work of so many
+    cores of the machine the costs were measured on."""
+
+    windows: int = 5
+    window_s: float = 200.0
+    gpus: float = 1.0
+    fps: float = 10.0
+    candidates: int = 24
+    judged: int = 16
+    gpu_speed: float = 1.0
+    seed: int = 0
+    replay_windows: int = 3
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    scoring: jobs.Scoring = field(default_factory=jobs.Scoring)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A frame that may be sampled: position in its window as a fraction of it."""
+
+    stream: str
+    window: int
+    index: int
+    at_frac: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.index:06d}"
+
+
+class Studio:
+    """Footage in memory plus everything that is the same for all policies: labels, predictions, trainings, costs."""
+
+    def __init__(
+        self, footage: Sequence[Footage], edge: Detector, golden: Detector, costs: CostProfile, options: EvaluateOptions,
+        memo: Memo, log: Log,
+    ) -> None:  # fmt: skip
+        self.footage = {f.id: f for f in footage}
+        self.options, self.costs, self.memo, self.log = options, costs, memo, log
+        self.golden, self._base = golden, edge
+        self.base_version = key_of("base", edge.spec, memo.digest_of(edge.state()))
+        self._detectors: dict[str, Detector] = {self.base_version: edge}
+        self._images: dict[tuple[str, int], np.ndarray] = {}
+        self._golden: dict[tuple[str, int], Detections] = {}
+        self._counts: dict[tuple[str, str, int, int], np.ndarray] = {}
+        self.trainings = 0
+        self._longest_px = max(edge.spec.input_px, golden.spec.input_px)
+        self._load()
+
+    def _load(self) -> None:
+        for stream, footage in self.footage.items():
+            judged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)]
+            wanted = {max(0, i - age) for i in judged for age in AGES}
+            wanted |= {c.index for w in range(self.options.windows) for c in self.candidates(stream, w)}
+            for index, image in footage.load(wanted, longest_px=self._longest_px).items():
+                self._images[stream, index] = image
+            missing = wanted - {index for name, index in self._images if name == stream}
+            # A file may claim more frames than it holds: the nearest earlier picture stands in.
+            for index in sorted(missing):
+                have = max((i for s, i in self._images if s == stream and i < index), default=None)
+                if have is not None:
+                    self._images[stream, index] = self._images[stream, have]
+            self.log(f"{stream}: {footage.frames} frames, {len(wanted)} used")
+
+    def _bounds(self, stream: str, window: int) -> tuple[int, int]:
+        frames = self.footage[stream].frames
+        return frames * window // self.options.windows, frames * (window + 1) // self.options.windows
+
+    def judged(self, stream: str, window: int) -> list[tuple[float, int]]:
+        """(position in the window 0-1, frame) of the evaluation frames, each in the middle of its stretch."""
+        start, stop = self._bounds(stream, window)
+        count = min(self.options.judged, max(1, (stop - start) // 2))
+        return [((i + 0.5) / count, start + int((i + 0.5) / count * (stop - start))) for i in range(count)]
+
+    def candidates(self, stream: str, window: int) -> list[Candidate]:
+        """Frames that may be sampled: evenly spread, never an evaluation frame."""
+        start, stop = self._bounds(stream, window)
+        taken = {i for _, i in self.judged(stream, window)}
+        free = [i for i in range(start, stop) if i not in taken]
+        count = min(self.options.candidates, len(free))
+        picks = [free[int((k + 0.5) / count * len(free))] for k in range(count)]
+        return [
+            Candidate(stream=stream, window=window, index=i, at_frac=(i - start) / (stop - start)) for i in dict.fromkeys(picks)
+        ]
+
+    def image(self, stream: str, index: int) -> np.ndarray:
+        return self._images[stream, index]
+
+    def golden_labels(self, stream: str, index: int) -> Detections:
+        """Golden detections of a frame (score >= golden_score_min), from memory, the memo, or the model."""
+        if (stream, index) not in self._golden:
+            score_min = min(self.options.scoring.golden_score_min, self.options.scoring.score_min)
+            key = key_of("golden", self.golden.spec, self.footage[stream].key(), index, self._longest_px, score_min)
+            found = self.memo.detections(key)
+            if found is None:
+                found = self.golden.predict([self.image(stream, index)], score_min=score_min)[0]
+                self.memo.keep_detections(key, found)
+            self._golden[stream, index] = found
+        return self._golden[stream, index]
+
+    def detector(self, version: str) -> Detector:
+        return self._detectors[version]
+
+    def counts(self, stream: str, version: str, index: int, stride: int) -> np.ndarray:
+        """(tp, fp, fn) of a version on an evaluation frame when every stride-th frame is analysed: the mean over the ages that the
+        shown detections can have (0 .. stride-1 frames)."""
+        total = np.zeros(3)
+        for age in range(stride):
+            measured = max(a for a in AGES if a <= age)
+            total += self._counts_at(stream, version, index, measured)
+        return total / stride
+
+    def _counts_at(self, stream: str, version: str, index: int, age: int) -> np.ndarray:
+        key = (stream, version, index, age)
+        if key not in self._counts:
+            scoring = self.options.scoring
+            shown = self._predict(stream, version, max(0, index - age))
+            truth = self.golden_labels(stream, index).above(scoring.score_min)
+            found = match_counts(shown, truth, iou_min=scoring.iou_min, score_min=scoring.score_min)
+            self._counts[key] = np.array([found.tp, found.fp, found.fn], dtype=float)
+        return self._counts[key]
+
+    def _predict(self, stream: str, version: str, index: int) -> Detections:
+        key = key_of("predict", version, self.footage[stream].key(), index, self._longest_px, self.options.scoring.score_min)
+        found = self.memo.detections(key)
+        if found is None:
+            found = self.detector(version).predict([self.image(stream, index)], score_min=self.options.scoring.score_min)[0]
+            self.memo.keep_detections(key, found)
+        return found
+
+    def window_f1(self, stream: str, window: int, version: str, stride: int = 1) -> float:
+        """F1 of one version over a whole window at one stride."""
+        return f1_of(sum((self.counts(stream, version, i, stride) for _, i in self.judged(stream, window)), np.zeros(3)))
+
+    def knobs(self, stream: str) -> tuple[KnobProfile, ...]:
+        """The stream's inference profile, measured on its first window with its first model (the offline profile of the paper)."""
+        full = self.window_f1(stream, 0, self.base_version)
+        profiles, last = [], 1.0
+        for stride in STRIDES:
+            measured = self.window_f1(stream, 0, self.base_version, stride) / full if full > 0 else 1.0 / stride
+            last = min(last, measured)  # a slower rate is never better: what looks so is noise of the sample
+            demand = 100.0 * self.options.fps * self.costs.infer_gpu_s / stride
+            name = "every" if stride == 1 else f"1/{stride}"
+            fps = self.options.fps / stride
+            profiles.append(KnobProfile(name=name, demand_pct=round(demand, 3), quality_frac=round(last, 4), fps=fps))
+        return tuple(profiles)
+
+    def train(self, version: str, make: Callable[[], Detector]) -> bool:
+        """Makes `version` exist: from this run, from the memo, or by `make`. False when the training failed."""
+        if version in self._detectors:
+            return True
+        state = self.memo.state(version)
+        if state is not None:
+            detector = self.detector(self.base_version).clone()
+            detector.load_state(state)
+        else:
+            self.trainings += 1
+            try:
+                detector = make()
+            except JobError as error:
+                self.log(f"training {version[:8]} failed: {error}")
+                return False
+            self.memo.keep_state(version, detector.state())
+        self._detectors[version] = detector
+        return True
+
+
+class StudioSamples:
+    """`edge.jobs.Samples` over a studio, for one policy's run: who has labelled what, and what time it is."""
+
+    def __init__(self, studio: Studio, options: EvaluateOptions) -> None:
+        self._studio, self._options = studio, options
+        self._splits: dict[tuple[str, int], str] = {}
+        self.now_s = 0.0
+
+    def sampled(self, stream: str, window: int) -> list[Candidate]:
+        """Only what has been captured by now: a window in progress shows its past."""
+        passed = self.now_s / self._options.window_s - window
+        return [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
+
+    def image(self, ref: Any) -> np.ndarray:
+        return self._studio.image(ref.stream, ref.index)
+
+    def labels(self, ref: Any) -> Detections | None:
+        if (ref.stream, ref.index) not in self._splits:
+            return None
+        return self._studio.golden_labels(ref.stream, ref.index).above(self._options.scoring.golden_score_min)
+
+    def split(self, ref: Any) -> str | None:
+        return self._splits.get((ref.stream, ref.index))
+
+    def label(self, ref: Any, labels: Detections, *, golden: str, split: str) -> None:
+        self._splits[ref.stream, ref.index] = split
+
+    def labelled(self, stream: str, windows: Sequence[int], split: str) -> list[LabelledImage]:
+        return [
+            LabelledImage(image=self.image(c), labels=labels)
+            for window in windows
+            for c in self._studio.candidates(stream, window)
+            if self.split(c) == split and (labels := self.labels(c)) is not None
+        ]
+
+    def key(self, stream: str, window: int, split: str) -> str:
+        indices = [c.index for c in self._studio.candidates(stream, window) if self.split(c) == split]
+        return key_of(self._studio.footage[stream].key(), self._studio.golden.spec, indices, self._options.scoring)
+
+
+class GoldenFromMemo:
+    """The golden model as the jobs see it, answered from the studio's labels."""
+
+    def __init__(self, studio: Studio, stream: str, scoring: jobs.Scoring) -> None:
+        self.spec = studio.golden.spec
+        self._studio, self._stream, self._scoring = studio, stream, scoring
+        self._index: dict[int, int] = {id(image): index for (s, index), image in studio._images.items() if s == stream}
+
+    def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
+        return [self._studio.golden_labels(self._stream, self._index[id(image)]).above(score_min) for image in images]
+
+
+def f1_of(counts: np.ndarray) -> float:
+    """F1 of summed (tp, fp, fn), which may be fractional; 1 when there was nothing to find and nothing was found."""
+    tp, fp, fn = counts
+    return float(2 * tp / (2 * tp + fp + fn)) if tp + fp + fn > 0 else 1.0
+
+
+def key_of(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

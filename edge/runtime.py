@@ -1,0 +1,555 @@
+"""The live driver: real cameras, real jobs, the machine's clock. Events in, commands out, the end of each command is an event.
+
+Threads: the asyncio loop owns the engine and is the only one that calls it; each camera has an inference worker, each learning job a
+thread of its own that runs through a lane. They speak to the loop through `post`. Everything that decides is in `scheduler/`; what is
+here only carries out, measures and reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
+from edge import jobs
+from edge.clock import Clock
+from edge.gpu.base import ComputeBackend, Lane
+from edge.inference import InferenceWorker
+from edge.journal import Journal
+from edge.sampling import Sampler
+from edge.shelf import Shelf
+from edge.store.store import Store
+from models.detector import Detector
+from scheduler import events as ev
+from scheduler.codec import encode
+from scheduler.commands import (
+    CancelJob,
+    Command,
+    Note,
+    RejectModel,
+    ReportPlan,
+    ReportWindow,
+    SetKnobs,
+    SetShares,
+    SetTimer,
+    StartGate,
+    StartLabelling,
+    StartProfiling,
+    StartRetraining,
+    SwapModel,
+)
+from scheduler.engine import BoxEngine
+from scheduler.types import EpochReport, KnobProfile, WindowOutcome
+from streams.source import Camera, CameraState
+
+log = logging.getLogger("driftbox")
+
+#: Seconds between two looks at cameras and costs.
+TICK_S = 0.5
+#: How far the measured cost of inference may be from the profile before the profile is replaced.
+COST_TOLERANCE_FRAC = 0.3
+#: Share kept on top of the measured demand, so that an average share carries an uneven load.
+DEMAND_HEADROOM = 1.15
+#: Every how-many-th frame the offered knobs analyse and what that leaves of the quality: camera c1 of Ekya's measured table
+#: (card, section 4.4). A profile measured on the box replaces it when there is one.
+STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.60), (6, 0.42), (8, 0.33))
+
+Post = Callable[[Callable[[float], ev.Event]], None]
+
+
+def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
+    """The inference profile of a camera watched at `fps` whose model needs `cost_s` seconds of a core (or GPU) per frame."""
+    return tuple(
+        KnobProfile(
+            name="every" if stride == 1 else f"1/{stride}",
+            demand_pct=round(100 * DEMAND_HEADROOM * fps * cost_s / stride, 3),
+            quality_frac=quality,
+            fps=fps / stride,
+        )
+        for stride, quality in STRIDES
+    )
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """A camera that runs: where its frames come from and who analyses them."""
+
+    camera: Camera
+    worker: InferenceWorker
+    fps: float
+    height_px: int
+    title: str
+    arch: str
+    knobs: tuple[KnobProfile, ...]
+    profiled_cost_s: float
+    live: bool = True
+
+
+@dataclass(kw_only=True)
+class Job:
+    """A learning job in progress. done_frac: None until it is known."""
+
+    stream: str
+    kind: str
+    lane: Lane
+    thread: threading.Thread
+    done_frac: float | None = None
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """What a runtime is made of; `edge.wiring` chooses the concrete classes."""
+
+    engine: BoxEngine
+    backend: ComputeBackend
+    journal: Journal
+    store: Store
+    shelf: Shelf
+    samples: jobs.Samples
+    sampler: Sampler
+    golden: Detector
+    clock: Clock
+    scoring: jobs.Scoring
+    seed: int = 0
+    replay_windows: int = 3
+    listeners: list[Callable[[object], None]] = field(default_factory=list)
+
+
+class BoxRuntime:
+    """Runs the box. `run` returns after `stop` or when a StopRequested was handled."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.watched: dict[str, Watched] = {}
+        self.jobs: dict[str, Job] = {}
+        self.shares_pct: dict[str, float] = {}
+        self.spare_pct = 0.0
+        self.plan: tuple[ReportPlan, float] | None = None
+        self.outcomes: deque[tuple[WindowOutcome, float, float]] = deque(maxlen=20)
+        self.notes: deque[tuple[float, Note]] = deque(maxlen=50)
+        self.ready = False
+        self.started_utc = parts.clock.utc_s()
+        self.window_opened_utc = self.started_utc
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._inbox: asyncio.Queue[Callable[[float], ev.Event]] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+        self._last_s = float("-inf")
+        self._journal_ok = True
+        self._rolling_back: dict[str, str] = {}
+        self._execute: dict[type[Command], Callable[..., None]] = {
+            SetTimer: self._set_timer,
+            SetShares: self._set_shares,
+            SetKnobs: self._set_knobs,
+            StartLabelling: self._start_labelling,
+            StartProfiling: self._start_profiling,
+            StartRetraining: self._start_retraining,
+            StartGate: self._start_gate,
+            CancelJob: self._cancel_job,
+            SwapModel: self._swap_model,
+            RejectModel: self._reject_model,
+            ReportPlan: self._report_plan,
+            ReportWindow: self._report_window,
+            Note: self._note,
+        }
+
+    # --- from other threads -------------------------------------------------------------------------------------------
+
+    def post(self, make: Callable[[float], ev.Event]) -> None:
+        """Hands an event to the loop; it is stamped when its turn comes, so times never run backwards."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._inbox.put_nowait, make)
+
+    def stop(self) -> None:
+        self.post(lambda at_s: ev.StopRequested(at_s=at_s))
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self, watched: list[Watched], first_window: int) -> None:
+        """Starts the given cameras and opens window `first_window`; returns when the box was stopped."""
+        self._loop = asyncio.get_running_loop()
+        self._begin_segment()
+        self.parts.sampler.window = first_window
+        for entry in watched:
+            self.add_camera(entry)
+        self.parts.sampler.start()
+        self._handle(lambda at_s: ev.BoxStarted(at_s=at_s, window=first_window))
+        ticking = asyncio.create_task(self._tick_for_ever())
+        try:
+            while not self._stopped.is_set():
+                self._handle(await self._inbox.get())
+        finally:
+            ticking.cancel()
+            await asyncio.to_thread(self._shut_down)
+
+    def add_camera(self, entry: Watched) -> None:
+        """Starts a camera and tells the engine. Loop thread only."""
+        camera_id = entry.camera.id
+        self.watched[camera_id] = entry
+        entry.camera.want(fps=max(entry.fps, self.parts.sampler.fps), height_px=entry.height_px)
+        entry.camera.start()
+        entry.worker.start()
+        self.parts.sampler.add(entry.camera)
+        serving = self.parts.shelf.serving_version(camera_id)
+        self._handle(
+            lambda at_s: ev.CameraAdded(
+                at_s=at_s, stream=camera_id, knobs=entry.knobs, version=serving.id, quality=serving.quality
+            )
+        )
+
+    def _handle(self, make: Callable[[float], ev.Event]) -> None:
+        now_s = max(self._last_s, self.parts.clock.monotonic_s())
+        self._last_s = now_s
+        event = make(now_s)
+        commands = self.parts.engine.handle(event)
+        self._write([encode(event), *(encode(command) for command in commands)])
+        self._tell(event)
+        for command in commands:
+            try:
+                self._execute[type(command)](command)
+            except Exception as error:  # a command that cannot be carried out must not end the box: others go on
+                log.exception("command %s failed", type(command).__name__)
+                self._note(Note(stream="", code="command-failed", text=f"{type(command).__name__}: {redact(str(error))}"))
+        if self._journal_ok and self.parts.journal.wants_rotation:
+            self._begin_segment()
+        if isinstance(event, ev.StopRequested):
+            self._stopped.set()
+
+    def _write(self, lines: list[str]) -> None:
+        """A disk that is full must not stop the cameras: the journal begins a new segment when there is room again."""
+        if not self._journal_ok:
+            return
+        try:
+            for line in lines:
+                self.parts.journal.append(line)
+        except StorageError as error:
+            self._journal_ok = False
+            self._note(Note(stream="", code="journal", text=str(error)))
+
+    def _begin_segment(self) -> None:
+        try:
+            self.parts.journal.start_segment(encode(self.parts.engine.checkpoint()))
+            self._journal_ok = True
+        except StorageError as error:
+            self._journal_ok = False
+            self._note(Note(stream="", code="journal", text=str(error)))
+
+    def _tell(self, thing: object) -> None:
+        for listener in self.parts.listeners:
+            try:
+                listener(thing)
+            except Exception:  # telemetry must not touch the box
+                log.exception("a listener failed")
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for camera_id, entry in list(self.watched.items()):
+                self._look_at(camera_id, entry)
+            if not self._journal_ok:
+                self._begin_segment()
+            self.ready = self.ready or all(w.worker.frames > 0 or not w.live for w in self.watched.values())
+
+    def _look_at(self, camera_id: str, entry: Watched) -> None:
+        status = entry.camera.status()
+        live = status.state is CameraState.LIVE
+        gone = status.state in (CameraState.STALLED, CameraState.WAITING, CameraState.ENDED, CameraState.STOPPED)
+        if (entry.live and gone) or (not entry.live and live):
+            entry.live = live
+            log.info("camera %s: %s %s", camera_id, status.state.value, status.error)
+            self._handle(lambda at_s: ev.CameraHealth(at_s=at_s, stream=camera_id, live=live))
+            self._tell(status)
+        self._look_for_rollback(camera_id, entry)
+        cost_s = entry.worker.cost_s()
+        if cost_s and abs(cost_s / entry.profiled_cost_s - 1) > COST_TOLERANCE_FRAC:
+            entry.profiled_cost_s = cost_s
+            entry.knobs = knob_profiles(entry.fps, cost_s)
+            self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
+
+    def _look_for_rollback(self, camera_id: str, entry: Watched) -> None:
+        """`driftbox models rollback` writes what is to serve into the database; a running box follows."""
+        stream = self.parts.engine.state.streams.get(camera_id)
+        wanted = self.parts.shelf.serving_version(camera_id)
+        if stream is None or stream.candidate or wanted.id in (stream.version, self._rolling_back.get(camera_id)):
+            return
+        self._rolling_back[camera_id] = wanted.id
+
+        def run() -> None:
+            try:
+                entry.worker.swap(self.parts.shelf.detector(wanted.id), wanted.id)
+            except DriftboxError as error:
+                log.warning("%s: rollback to %s failed: %s", camera_id, wanted.id, error)
+                return
+            self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=wanted.id))
+
+        threading.Thread(target=run, name=f"{camera_id}/rollback", daemon=True).start()
+
+    def _shut_down(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self.parts.sampler.stop()
+        for job_id in list(self.jobs):
+            self.parts.backend.cancel(job_id)
+        for camera_id, entry in self.watched.items():
+            entry.worker.stop()
+            self.parts.backend.cancel(infer_job(camera_id))
+            entry.camera.stop()
+        for entry in self.watched.values():
+            entry.worker.join(2.0)
+        for job in list(self.jobs.values()):
+            job.thread.join(5.0)
+
+    # --- commands: quick ones -----------------------------------------------------------------------------------------
+
+    def _set_timer(self, command: SetTimer) -> None:
+        assert self._loop is not None
+        if command.timer in self._timers:
+            self._timers[command.timer].cancel()
+        delay_s = max(0.0, command.at_s - self.parts.clock.monotonic_s())
+        make = functools.partial(_timer_event, command.timer)
+        self._timers[command.timer] = self._loop.call_later(delay_s, self._inbox.put_nowait, make)
+
+    def _set_shares(self, command: SetShares) -> None:
+        self.shares_pct = dict(command.shares_pct)
+        self.spare_pct = command.spare_pct
+        self.parts.backend.set_shares(self.shares_pct)
+
+    def _set_knobs(self, command: SetKnobs) -> None:
+        entry = self.watched.get(command.stream)
+        if entry is None:
+            return
+        knobs = next((k for k in entry.knobs if k.name == command.knobs), None)
+        entry.worker.set_knobs(knobs)
+        wanted = knobs.fps if knobs else 0.0
+        entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px)
+
+    def _cancel_job(self, command: CancelJob) -> None:
+        self.parts.backend.cancel(command.job)
+
+    def _reject_model(self, command: RejectModel) -> None:
+        log.info("%s: model %s not admitted: %s", command.stream, command.version, command.reason)
+        self.parts.shelf.reject(command.stream, command.version, command.reason)
+
+    def _report_plan(self, command: ReportPlan) -> None:
+        self.plan = (command, self.parts.clock.utc_s())
+        for reason in command.reasons:
+            log.info("plan: %s", reason)
+        self._tell(command)
+
+    def _report_window(self, command: ReportWindow) -> None:
+        now_utc = self.parts.clock.utc_s()
+        outcome = command.outcome
+        self.outcomes.append((outcome, self.window_opened_utc, now_utc))
+        opened_utc = self.window_opened_utc
+        self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
+        self.window_opened_utc = now_utc
+        self.parts.sampler.window = outcome.window + 1
+        self._tell(command)
+        log.info(
+            "window %d closed: predicted %s, realised %s, admitted %d", outcome.window, _shown(outcome.predicted_quality),
+            _shown(outcome.realised_quality), sum(s.admitted for s in outcome.streams),
+        )  # fmt: skip
+
+    def _note(self, command: Note) -> None:
+        now_utc = self.parts.clock.utc_s()
+        self.notes.append((now_utc, command))
+        self._keep(lambda: self.parts.store.add_note(now_utc, command.code, command.text, stream=command.stream))
+        log.warning("%s%s", f"{command.stream}: " if command.stream else "", command.text)
+        self._tell(command)
+
+    # --- commands: jobs -----------------------------------------------------------------------------------------------
+
+    def _start_labelling(self, command: StartLabelling) -> None:
+        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
+            result = jobs.run_in_lane(
+                jobs.label_steps(
+                    self.parts.samples, self.parts.golden.clone(), self.parts.shelf.detector(command.version),
+                    stream=command.stream, window=command.window, frames=command.frames,
+                    holdout_frac=command.holdout_frac, scoring=self.parts.scoring, yield_point=lane.checkpoint,
+                ),
+                lane,
+            )  # fmt: skip
+            if result.quality is not None:
+                self._keep_quality(command.stream, result.quality, command.version)
+            gpu_s = cpu_s()
+            return lambda at_s: ev.LabelDone(
+                at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
+                quality=result.quality, gpu_s=gpu_s,
+            )  # fmt: skip
+
+        self._spawn(command.job, command.stream, "labelling", body)
+
+    def _start_profiling(self, command: StartProfiling) -> None:
+        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
+            trials, n_train = jobs.run_in_lane(
+                jobs.profile_steps(
+                    self.parts.samples, self.parts.shelf.detector(command.version), stream=command.stream,
+                    window=command.window, configs=command.configs, epochs=command.epochs, data_frac=command.data_frac,
+                    budget_gpu_s=command.budget_gpu_s, seed=self._seed(command.job), timer=cpu_s,
+                    yield_point=lane.checkpoint,
+                ),
+                lane,
+            )  # fmt: skip
+            gpu_s = cpu_s()
+            return lambda at_s: ev.ProfileDone(
+                at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s
+            )
+
+        self._spawn(command.job, command.stream, "profiling", body)
+
+    def _start_retraining(self, command: StartRetraining) -> None:
+        def on_epoch(report: EpochReport) -> None:
+            job = self.jobs.get(command.job)
+            if job is not None:
+                job.done_frac = report.epoch / command.config.epochs
+            self.post(lambda at_s: ev.EpochDone(at_s=at_s, stream=command.stream, report=report))
+
+        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
+            detector = jobs.run_in_lane(
+                jobs.retrain_steps(
+                    self.parts.samples, self.parts.shelf.detector(command.version), job=command.job, stream=command.stream,
+                    window=command.window, replay_windows=self.parts.replay_windows, config=command.config,
+                    seed=self._seed(command.job), timer=cpu_s, on_epoch=on_epoch,
+                ),
+                lane,
+            )  # fmt: skip
+            version = self.parts.shelf.keep_candidate(
+                command.stream, parent=command.version, detector=detector, config=command.config, window=command.window
+            )
+            gpu_s = cpu_s()
+            return lambda at_s: ev.RetrainDone(
+                at_s=at_s, job=command.job, stream=command.stream, candidate=version.id, gpu_s=gpu_s
+            )
+
+        self._spawn(command.job, command.stream, "retraining", body)
+
+    def _start_gate(self, command: StartGate) -> None:
+        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
+            shelf = self.parts.shelf
+            result = jobs.run_in_lane(
+                jobs.gate_steps(
+                    self.parts.samples, self.parts.golden.clone(), shelf.detector(command.version),
+                    shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
+                    scoring=self.parts.scoring, yield_point=lane.checkpoint,
+                ),
+                lane,
+            )  # fmt: skip
+            if result.serving_quality is not None:
+                self._keep_quality(command.stream, result.serving_quality, command.version)
+            gpu_s = cpu_s()
+            return lambda at_s: ev.GateDone(
+                at_s=at_s, job=command.job, stream=command.stream, candidate=command.candidate,
+                serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
+                gpu_s=gpu_s,
+            )  # fmt: skip
+
+        self._spawn(command.job, command.stream, "gate", body)
+
+    def _spawn(
+        self, job_id: str, stream: str, kind: str, body: Callable[[Lane, Callable[[], float]], Callable[[float], ev.Event]]
+    ) -> None:
+        """Runs a learning job in a thread of its own; whatever goes wrong there becomes JobFailed and nothing else."""
+        lane = self.parts.backend.open_lane(job_id)
+        clock = self.parts.clock
+
+        def run() -> None:
+            started_s = clock.thread_cpu_s()
+            try:
+                make = body(lane, lambda: clock.thread_cpu_s() - started_s)
+            except JobCancelled:
+                return
+            except Exception as error:
+                code, text = failure_of(error)
+                log.info("job %s failed: %s", job_id, text, exc_info=not isinstance(error, DriftboxError))
+                make = functools.partial(_failed_event, job_id, stream, code, text)
+            finally:
+                self.parts.backend.close_lane(job_id)
+                self.jobs.pop(job_id, None)
+            self.post(make)
+
+        thread = threading.Thread(target=run, name=job_id, daemon=True)
+        self.jobs[job_id] = Job(stream=stream, kind=kind, lane=lane, thread=thread)
+        thread.start()
+
+    def _swap_model(self, command: SwapModel) -> None:
+        """Loads and warms the new model beside the old one, then exchanges them between two frames; on any failure the old stays."""
+
+        def run() -> None:
+            try:
+                self._swap(command)
+            except Exception as error:
+                _, text = failure_of(error)
+                log.info("swap of %s failed: %s", command.stream, text, exc_info=not isinstance(error, DriftboxError))
+                self.post(lambda at_s: ev.SwapFailed(at_s=at_s, stream=command.stream, version=command.version, text=text))
+                return
+            self.post(lambda at_s: ev.SwapDone(at_s=at_s, stream=command.stream, version=command.version))
+
+        threading.Thread(target=run, name=f"{command.stream}/swap", daemon=True).start()
+
+    def _swap(self, command: SwapModel) -> None:
+        entry = self.watched[command.stream]
+        detector = self.parts.shelf.detector(command.version)
+        shown = entry.worker.shown()
+        if shown is not None:
+            detector.predict([shown.frame.image])  # the first run of a model is slow; not in front of people
+        # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
+        self.parts.shelf.admit(command.stream, command.version, command.quality)
+        entry.worker.swap(detector, command.version)
+        if command.quality is not None:
+            self._keep_quality(command.stream, command.quality, command.version)
+        log.info(
+            "%s: model %s admitted, F1 %s on labels of this window", command.stream, command.version, _shown(command.quality)
+        )
+
+    def _keep_quality(self, stream: str, quality: float, version: str) -> None:
+        now_utc = self.parts.clock.utc_s()
+        self._keep(lambda: self.parts.store.add_quality(stream, now_utc, quality, kind="f1", version=version))
+
+    def _keep(self, write: Callable[[], object]) -> None:
+        """For records the box can live without: a full disk is said, not raised."""
+        try:
+            write()
+        except StorageError as error:
+            log.warning("not recorded: %s", error)
+
+    def _seed(self, job_id: str) -> int:
+        return stable_seed(self.parts.seed, job_id)
+
+
+def infer_job(camera_id: str) -> str:
+    return f"{camera_id}/infer"
+
+
+def stable_seed(seed: int, text: str) -> int:
+    """The same for the same job in every run (Python's hash is not)."""
+    value = seed
+    for letter in text.encode():
+        value = (value * 131 + letter) % (2**31 - 1)
+    return value
+
+
+def failure_of(error: Exception) -> tuple[str, str]:
+    """(code, redacted text) of whatever a job raised."""
+    if isinstance(error, JobError):
+        return error.code, str(error)
+    if isinstance(error, MemoryError):
+        return "out_of_memory", "out of memory"
+    return "exception", redact(f"{type(error).__name__}: {error}")
+
+
+def _timer_event(timer: str, at_s: float) -> ev.Event:
+    return ev.TimerFired(at_s=at_s, timer=timer)
+
+
+def _failed_event(job: str, stream: str, code: str, text: str, at_s: float) -> ev.Event:
+    return ev.JobFailed(at_s=at_s, job=job, stream=stream, code=code, text=text)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,57 @@
+"""`edge.jobs.Samples` over the sample store on disk; pictures are read one at a time, when a job wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from models.labelled import LabelledImage
+from scheduler.types import Detections
+from streams.samples import SampleRef, SampleStore
+
+
+class LazyImages(Sequence[LabelledImage]):
+    """Labelled samples, loaded from disk on every access: a job's memory does not grow with its sample."""
+
+    def __init__(self, store: SampleStore, refs: Sequence[SampleRef]) -> None:
+        self._store, self._refs = store, tuple(refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    @overload
+    def __getitem__(self, index: int) -> LabelledImage: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyImages: ...
+    def __getitem__(self, index: int | slice) -> LabelledImage | LazyImages:
+        if isinstance(index, slice):
+            return LazyImages(self._store, self._refs[index])
+        ref = self._refs[index]
+        return LabelledImage(image=self._store.load_image(ref), labels=self._store.load_labels(ref).detections)
+
+
+class FileSamples:
+    """See `edge.jobs.Samples`."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self._store = store
+
+    def sampled(self, stream: str, window: int) -> Sequence[SampleRef]:
+        return self._store.sampled(stream, window)
+
+    def image(self, ref: Any) -> np.ndarray:
+        return self._store.load_image(ref)
+
+    def labels(self, ref: Any) -> Detections | None:
+        return self._store.load_labels(ref).detections if self._store.split(ref) is not None else None
+
+    def split(self, ref: Any) -> str | None:
+        return self._store.split(ref)
+
+    def label(self, ref: Any, labels: Detections, *, golden: str, split: str) -> None:
+        self._store.label(ref, labels, golden, split)
+
+    def labelled(self, stream: str, windows: Sequence[int], split: str) -> LazyImages:
+        return LazyImages(self._store, self._store.list(stream, list(windows), labelled=True, split=split))

@@ -1,0 +1,148 @@
+"""The models of every camera: which serves, how a retrained one is kept, admitted, rejected, rolled back.
+
+Files (`edge.store.folder`, `models.versions`) and database rows (`edge.store.store`) in one place, in the one order that a kill
+cannot hurt: files complete first, then the row, then serving.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from models.versions import Manifest, load_version, save_version, version_id
+
+from configs.errors import UsageError, WeightsError
+from edge.clock import Clock
+from edge.status import ModelView
+from edge.store.folder import DataFolder
+from edge.store.store import ModelState, Store, StoredModel
+from models.detector import Detector
+from models.zoo import load_detector, new_detector
+from scheduler.types import ModelVersion, RetrainConfig
+
+#: Retired and rejected versions kept per camera, beside those that serve or are being judged.
+KEPT_VERSIONS = 20
+
+
+class Shelf:
+    """Thread-safe. Raises WeightsError for a damaged model, StorageError when it cannot be kept."""
+
+    def __init__(self, folder: DataFolder, store: Store, clock: Clock) -> None:
+        self._folder, self._store, self._clock = folder, store, clock
+        self._lock = threading.Lock()
+
+    def ensure(self, camera: str, model: str) -> ModelVersion:
+        """The camera's serving version; its first one is made from `model` (a zoo name or weights path) when it has none, or when
+        the configuration now names another architecture."""
+        serving = self._store.serving().get(camera)
+        if serving is not None and self._same_arch(serving, model):
+            return serving
+        detector = load_detector(model)
+        version = self._keep(camera, parent=None, detector=detector, config=None, window=None)
+        self._store.serve(version.id, at_utc=self._clock.utc_s(), reason=f"first model, from {model}")
+        return version
+
+    def serving_version(self, camera: str) -> ModelVersion:
+        return self._store.serving()[camera]
+
+    def detector(self, version: str) -> Detector:
+        """A fresh detector with the version's weights, checked against their checksum."""
+        stored = self._stored(version)
+        loaded = load_version(self._folder.version_dir(stored.version.stream, version))
+        return new_detector(loaded.manifest.spec, state=loaded.state)
+
+    def keep_candidate(
+        self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int
+    ) -> ModelVersion:
+        """Stores a retrained model that nobody has judged yet."""
+        return self._keep(stream, parent=parent, detector=detector, config=config, window=window)
+
+    def admit(self, stream: str, version: str, quality: float | None) -> None:
+        """Makes a candidate (or an older version) serve, durably."""
+        self._store.serve(version, at_utc=self._clock.utc_s(), reason="better on labels of its window", quality=quality)
+        self._tidy(stream)
+
+    def reject(self, stream: str, version: str, reason: str) -> None:
+        """A candidate that will not serve; its row stays as a record, its files go."""
+        stored = self._stored(version)
+        if stored.state is ModelState.CANDIDATE:
+            self._store.set_model_state(version, ModelState.REJECTED, reason=reason)
+            self._folder.remove_version(stream, version)
+
+    def rollback(self, camera: str, version: str | None = None) -> ModelVersion:
+        """Puts an earlier version back: the named one, or the one that served before. Raises UsageError when there is none."""
+        serving = self._store.serving().get(camera)
+        if serving is None:
+            raise UsageError(f"no camera '{camera}' has a model here", subject=camera, remedy="see: driftbox models list")
+        target = version or self._before(serving)
+        if target is None:
+            raise UsageError(f"{camera} has no earlier model", subject=camera, remedy="see: driftbox models list")
+        try:
+            stored = self._stored(target)
+        except KeyError:
+            raise UsageError(f"{camera} has no model {target}", subject=camera, remedy="see: driftbox models list") from None
+        if stored.version.stream != camera or stored.state is not ModelState.RETIRED:
+            raise UsageError(
+                f"model {target} of {stored.version.stream} is {stored.state.value}: only one that has served can come back",
+                subject=camera, remedy="see: driftbox models list",
+            )  # fmt: skip
+        self.detector(target)  # damaged weights must not serve
+        self._store.serve(target, at_utc=self._clock.utc_s(), reason="rolled back by the operator")
+        return self._stored(target).version
+
+    def models(self, camera: str | None = None) -> list[StoredModel]:
+        return self._store.models(camera)
+
+    def views(self, *, limit: int) -> list[ModelView]:
+        """Newest first, for pages."""
+        return [
+            ModelView(
+                id=m.version.id, camera=m.version.stream, parent=m.version.parent, arch=m.version.arch,
+                created_utc=m.created_utc, quality=m.version.quality, serving=m.state is ModelState.SERVING,
+                admitted=m.state in (ModelState.SERVING, ModelState.RETIRED, ModelState.ADMITTED),
+            )
+            for m in reversed(self._store.models()[-limit:])
+        ]  # fmt: skip
+
+    def _keep(
+        self, stream: str, *, parent: str | None, detector: Detector, config: RetrainConfig | None, window: int | None
+    ) -> ModelVersion:
+        with self._lock:
+            now_utc = self._clock.utc_s()
+            id = version_id(stream, [m.version.id for m in self._store.models(stream)])
+            manifest = Manifest(
+                id=id, stream=stream, parent=parent, spec=detector.spec, config=config, window=window, created_utc=now_utc
+            )
+            with self._folder.new_version(stream, id) as folder:
+                sha256 = save_version(folder, manifest, detector.state())
+            version = ModelVersion(id=id, stream=stream, parent=parent, arch=detector.spec.arch, sha256=sha256)
+            self._store.add_model(version, at_utc=now_utc, config={"config": config.name if config else None, "window": window})
+            return version
+
+    def _tidy(self, stream: str) -> None:
+        """Files of versions that nobody will ask for again; their rows stay."""
+        old = [m for m in self._store.models(stream) if m.state in (ModelState.RETIRED, ModelState.REJECTED)]
+        for model in old[:-KEPT_VERSIONS]:
+            if model.state is ModelState.RETIRED:
+                self._store.set_model_state(model.version.id, ModelState.REJECTED, reason="old: files removed")
+            self._folder.remove_version(stream, model.version.id)
+
+    def _before(self, serving: ModelVersion) -> str | None:
+        retired = {m.version.id: m for m in self._store.models(serving.stream) if m.state is ModelState.RETIRED}
+        if serving.parent in retired:
+            return serving.parent
+        return max(retired, key=lambda i: retired[i].created_utc, default=None)
+
+    def _stored(self, version: str) -> StoredModel:
+        return self._store.model(version)
+
+    def _same_arch(self, serving: ModelVersion, model: str) -> bool:
+        from models.zoo import ZOO, split_size
+
+        arch, input_px = split_size(model)
+        if arch not in ZOO:  # a weights file: its architecture is only known when it is read
+            return True
+        try:
+            spec = load_version(self._folder.version_dir(serving.stream, serving.id)).manifest.spec
+        except WeightsError:
+            return False
+        return spec.arch == arch and (input_px is None or spec.input_px == input_px)

@@ -1,0 +1,249 @@
+"""The only file that names concrete classes: builds a box from its configuration and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qs
+
+import numpy as np
+import torch
+
+from configs.errors import ConfigError
+from configs.schema import BoxConfig, CameraEntry
+from edge.box_status import RuntimeStatus
+from edge.clock import Clock, SystemClock
+from edge.gpu.lanes import LaneBackend
+from edge.inference import InferenceWorker
+from edge.jobs import Scoring
+from edge.journal import Journal
+from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
+from edge.samples import FileSamples
+from edge.sampling import Sampler
+from edge.shelf import Shelf
+from edge.store.folder import DataFolder
+from edge.store.store import Store
+from models.detector import Detector
+from models.zoo import load_detector
+from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.types import RetrainConfig
+from streams.camera import open_camera
+from streams.masks import masks_from
+from streams.rendered.serve import DEMO_CAMERAS, CameraScript
+from streams.rtsp_process import RtspServerProcess
+from streams.samples import SampleStore
+from streams.url import SourceUrl
+
+log = logging.getLogger("driftbox")
+
+#: Earlier windows whose labels a retraining may replay.
+REPLAY_WINDOWS = 5
+
+
+@dataclass(kw_only=True)
+class Box:
+    """A built box, not yet running. first_window: the one to open first."""
+
+    config: BoxConfig
+    runtime: BoxRuntime
+    watched: list[Watched]
+    first_window: int
+    folder: DataFolder
+    store: Store
+
+
+def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
+    """What the engine needs of the box's configuration; golden_cost_s: first guess, replaced by measurement."""
+    return EngineConfig(
+        window_s=config.window.seconds, first_window_s=config.window.first_seconds, capacity_pct=config.gpus.capacity_pct,
+        quantum_pct=config.scheduler.quantum_pct, min_quality=config.scheduler.min_quality, policy=config.scheduler.policy,
+        estimate=config.scheduler.estimate, prep_pct=config.window.prep_pct, prep_max_frac=config.window.prep_max_frac,
+        label_frames=config.window.label_frames, holdout_frac=config.window.holdout_frac,
+        gate_frames=config.window.gate_frames, gate_margin=config.window.gate_margin, min_gain=config.scheduler.min_gain,
+        golden_gpu_s=golden_cost_s, profile_epochs=config.window.profile_epochs,
+        profile_data_frac=config.window.profile_data_frac, retrain=retrain_configs(config),
+    )  # fmt: skip
+
+
+def retrain_configs(config: BoxConfig) -> tuple[RetrainConfig, ...]:
+    return tuple(RetrainConfig(**entry.model_dump()) for entry in config.models.retrain)
+
+
+def scoring_of(config: BoxConfig) -> Scoring:
+    models = config.models
+    return Scoring(golden_score_min=models.golden_score_min, score_min=models.edge_score_min, iou_min=models.iou_min)
+
+
+@contextlib.contextmanager
+def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterator[Box]:
+    """Builds the box and takes it apart again. Raises the errors of its parts (configuration, weights, storage)."""
+    # One thread per job: two torch threads beside another busy one fall from 28 ms to seconds (OpenMP spinning).
+    torch.set_num_threads(1)
+    clock = SystemClock()
+    with ExitStack() as stack:
+        folder = stack.enter_context(DataFolder(config.box.data_dir))
+        store = stack.enter_context(Store(folder.db_path))
+        samples = SampleStore(
+            folder.samples_dir, max_windows=config.storage.retention_windows, max_bytes=int(config.storage.max_gib * 2**30)
+        )
+        shelf = Shelf(folder, store, clock)
+        for note in folder.recover(store, at_utc=clock.utc_s()):
+            store.add_note(clock.utc_s(), "recovered", note)
+            say(f"recovered: {note}")
+        golden = load_detector(config.models.golden)
+        addresses = stack.enter_context(rendered_server(config))
+        backend = LaneBackend(
+            capacity_pct=config.gpus.capacity_pct, clock=clock,
+            mode="work-conserving" if config.gpus.work_conserving else "capped",
+        )  # fmt: skip
+        journal = Journal(folder.events_dir, max_bytes=config.storage.journal_mib * 2**20)
+        stack.callback(journal.close)
+        engine = BoxEngine(engine_config(config, cost_s(golden, clock)))
+        runtime = BoxRuntime(
+            Parts(
+                engine=engine,
+                backend=backend,
+                journal=journal,
+                store=store,
+                shelf=shelf,
+                samples=FileSamples(samples),
+                sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock),
+                golden=golden,
+                clock=clock,
+                scoring=scoring_of(config),
+                replay_windows=REPLAY_WINDOWS,
+            )  # fmt: skip
+        )
+        watched = [watch(entry, config, addresses, runtime) for entry in config.active_cameras]
+        yield Box(
+            config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples, config), folder=folder,
+            store=store,
+        )  # fmt: skip
+
+
+def next_window(store: Store, samples: SampleStore, config: BoxConfig) -> int:
+    """After a restart a new window begins; the samples of the interrupted one are what it learns from."""
+    sampled = [w for camera in config.active_cameras for w in samples.windows(camera.id)]
+    return max([store.next_window(), *(w + 1 for w in sampled)])
+
+
+def watch(entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime) -> Watched:
+    """A camera with its inference worker, not started."""
+    parts = runtime.parts
+    arch = entry.edge or config.models.edge
+    version = parts.shelf.ensure(entry.id, arch)
+    detector = parts.shelf.detector(version.id)
+    camera = open_camera(
+        entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
+        masks=masks_from(entry.masks), loop=entry.loop, seed=sum(entry.id.encode()),
+    )  # fmt: skip
+    lane = parts.backend.open_lane(infer_job(entry.id))
+    worker = InferenceWorker(camera, lane, detector, version.id, clock=parts.clock, score_min=config.models.edge_score_min)
+    seconds = cost_s(detector, parts.clock)
+    fps = entry.fps or 5.0
+    return Watched(
+        camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch,
+        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds,
+    )  # fmt: skip
+
+
+def cost_s(detector: Detector, clock: Clock) -> float:
+    """CPU seconds of one prediction on a plain picture: good enough to begin with, replaced by measurement while running."""
+    image = np.full((360, 640, 3), 127, np.uint8)
+    costs = []
+    for _ in range(4):
+        started_s = clock.thread_cpu_s()
+        detector.predict([image])
+        costs.append(clock.thread_cpu_s() - started_s)
+    return max(1e-4, min(costs[1:]))
+
+
+# --- rendered cameras -------------------------------------------------------------------------------------------------
+
+
+def script_of(entry: CameraEntry) -> CameraScript:
+    """`rendered:street?seed=101&at=0:day,75:night` -> what the renderer is told. A camera of the built-in demo that gives only
+    its scene has that demo's schedule. Raises ConfigError."""
+    kind, _, query = entry.url.resolve().removeprefix("rendered:").partition("?")
+    values = {key: found[-1] for key, found in parse_qs(query).items()}
+    demo = next((s for s in DEMO_CAMERAS if s.id == entry.id and s.kind == kind), None)
+    script = demo if demo is not None and not values else CameraScript(id=entry.id, kind=kind, seed=1)
+    try:
+        if "seed" in values:
+            script = replace(script, seed=int(values["seed"]))
+        if "fps" in values:
+            script = replace(script, fps=float(values["fps"]))
+        if "at" in values:
+            moments = [moment.split(":", 1) for moment in values["at"].split(",")]
+            script = replace(script, schedule=tuple((float(at_s), name) for at_s, name in moments))
+        script.scene()
+    except ValueError:
+        raise ConfigError(
+            f"camera {entry.id}: the rendered address cannot be read", subject=entry.id,
+            remedy="write rendered:street?seed=1&fps=5&at=0:day,60:day,90:night",
+        ) from None  # fmt: skip
+    return script
+
+
+@contextlib.contextmanager
+def rendered_server(config: BoxConfig) -> Iterator[dict[str, str]]:
+    """Serves the rendered cameras of a configuration over real RTSP from a process of its own; yields camera id -> address."""
+    scripts = [script_of(entry) for entry in config.active_cameras if entry.url.scheme == "rendered"]
+    if not scripts:
+        yield {}
+        return
+    server = RtspServerProcess([script.mount() for script in scripts])
+    server.start()
+    try:
+        yield {script.id: server.url(script.id) for script in scripts}
+    finally:
+        server.stop()
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def run_box(config: BoxConfig, *, demo: bool = False, say: Callable[[str], None] = print) -> int:
+    """Runs a box until it is stopped (SIGINT, SIGTERM). Returns the exit code."""
+    set_up_logging()
+    with built(config, say=say) as box, ExitStack() as stack:
+        status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site)
+        if config.web.enabled:
+            from edge.api import make_app
+            from edge.web.serve import WebServer
+
+            server = stack.enter_context(WebServer(make_app(status), host=config.web.host, port=config.web.port))
+            say(f"status page: {server.url}")
+        if config.telemetry.mqtt.enabled:
+            from edge.telemetry.publisher import start_telemetry
+
+            stack.callback(start_telemetry(config, box.runtime, status, box.store))
+        if demo:
+            say("the demo's cameras drift after about a minute; the first better model is usual within five. Stop with Ctrl-C.")
+        asyncio.run(_main(box))
+    return 0
+
+
+async def _main(box: Box) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, box.runtime.stop)
+    await box.runtime.run(box.watched, box.first_window)
+
+
+def set_up_logging() -> None:
+    """Plain lines on stderr; every record redacted once more on its way out."""
+    from edge.logs import RedactingFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
