@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from configs.errors import ConfigError, UsageError
 from scheduler.ekya.estimate import SpeedCurve, duration_s, speed_problems
@@ -27,6 +27,8 @@ Clock = Callable[[], float]
 MAX_QUANTA = 2000
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+#: JSON knows one kind of number: 300.0 is a whole percent too (but true is not).
+WholePct = Annotated[int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
 Quality = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -94,8 +96,10 @@ class EkyaInput(_Strict):
     """What `decide ekya` reads."""
 
     window: WindowInput
-    capacity_pct: int = Field(gt=0, le=100_000, description="all GPUs together, percent of one GPU")
-    quantum_pct: int = Field(gt=0, description="step in which shares move; what capacity holds beyond whole steps stays spare")
+    capacity_pct: WholePct = Field(gt=0, le=100_000, description="all GPUs together, percent of one GPU")
+    quantum_pct: WholePct = Field(
+        gt=0, description="step in which shares move; what capacity holds beyond whole steps stays spare"
+    )
     min_quality: Quality = Field(0.0, description="floor for each stream's quality before its swap, 0-1")
     estimate: Literal["static", "hand-back"] = Field(
         "static", description="what a finished retraining's share does in the estimate: nothing, or serve its own inference"

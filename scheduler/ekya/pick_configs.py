@@ -7,7 +7,7 @@ pool undefined, a hard minus infinity makes the thief stick, and a floor applied
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from configs.errors import UsageError
@@ -18,18 +18,12 @@ from scheduler.types import Plan, Snapshot, StreamPlan
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, order=False)
+@dataclass(frozen=True)
 class Rank:
-    """How good an allocation is. below: streams under the floor; quality: mean window average."""
+    """How good an allocation is: first fewer streams below the floor, then a higher mean window average."""
 
     below: int
     quality: float
-
-    def beats(self, other: Rank) -> bool:
-        """Strictly better: fewer streams below the floor, or as many and a higher mean by more than float noise."""
-        if self.below != other.below:
-            return self.below < other.below
-        return self.quality > other.quality + QUALITY_TOL
 
 
 class PickConfigs:
@@ -70,6 +64,17 @@ class PickConfigs:
         self.calls += 1
         choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
         return rank_of(choices)
+
+    def improves(self, pairs: Sequence[Pair], changed: Mapping[int, Pair]) -> bool:
+        """Would new pairs for the `changed` streams make a better allocation? The others add the same to both sides."""
+        self.calls += 1
+        now = [self.choice(v, pairs[v]) for v in changed]
+        then = [self.choice(v, pair) for v, pair in changed.items()]
+        below = sum(c.below_floor for c in then) - sum(c.below_floor for c in now)
+        if below != 0:
+            return below < 0
+        gain = sum(c.quality for c in then) - sum(c.quality for c in now)
+        return gain / len(pairs) > QUALITY_TOL
 
     def plan(self, policy: str, pairs: Sequence[Pair]) -> Plan:
         """The plan of an allocation."""

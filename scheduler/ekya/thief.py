@@ -6,7 +6,7 @@
 Jobs, in order: each stream's inference job, then its training job if the stream has any retraining option. The start is the
 fair split, remainder to the first jobs. Every share is an integer number of quanta, so the sum is constant and nothing drifts.
 What we changed: the incumbent is copied before each trial (the listing aliases it); in thief-repeat the last steal takes what
-the victim still holds; allocations are ranked with the floor first (`pick_configs.Rank`).
+the victim still holds; allocations are ranked with the floor first (`pick_configs.Rank`), by the streams that a steal touches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.ekya.estimate import is_useful
-from scheduler.ekya.pick_configs import Pair, PickConfigs, Rank
+from scheduler.ekya.pick_configs import Pair, PickConfigs
 from scheduler.types import Plan, RetrainOption, Snapshot, StreamView
 
 #: A job: (stream number, 0 = inference / 1 = training).
@@ -45,53 +45,50 @@ def to_pairs(jobs: Sequence[Job], shares: Sequence[int], streams: int) -> list[P
 
 @dataclass
 class _Search:
-    """The incumbent allocation of one run and how it is improved."""
+    """The incumbent allocation of one run and how it is improved. pairs: (infer, train) quanta in stream order."""
 
     picker: PickConfigs
     jobs: tuple[Job, ...]
-    best: list[int]
-    rank: Rank
+    pairs: list[Pair]
     steal_quanta: int
     cap_last: bool
 
-    def rank_shares(self, shares: Sequence[int]) -> Rank:
-        return self.picker.rank(to_pairs(self.jobs, shares, len(self.picker.estimators)))
+    def steal(self, thief: Job, victim: Job) -> bool:
+        """Steal from one victim for as long as each steal helps; True if the incumbent moved."""
+        moved = False
+        while True:
+            held = self.pairs[victim[0]][victim[1]]
+            amount = min(self.steal_quanta, held) if self.cap_last else self.steal_quanta
+            if amount == 0 or amount > held:
+                return moved
+            trial = _moved(self.pairs, thief, victim, amount)
+            if not self.picker.improves(self.pairs, trial):
+                return moved
+            for stream, pair in trial.items():
+                self.pairs[stream] = pair
+            moved = True
 
-    def pairs(self) -> list[Pair]:
-        """The incumbent in stream order."""
-        return to_pairs(self.jobs, self.best, len(self.picker.estimators))
+    def sweep(self) -> bool:
+        """One pass over all ordered pairs of jobs; True if anything moved."""
+        moved = False
+        for thief in self.jobs:
+            for victim in self.jobs:
+                if victim != thief and self.steal(thief, victim):
+                    moved = True
+        return moved
 
     def retrainings(self) -> list[tuple[StreamView, RetrainOption | None]]:
         """What each stream would train under the incumbent."""
         views = self.picker.snapshot.streams
-        return [
-            (view, self.picker.choice(v, pair).retrain) for v, (view, pair) in enumerate(zip(views, self.pairs(), strict=True))
-        ]
+        return [(view, self.picker.choice(v, self.pairs[v]).retrain) for v, view in enumerate(views)]
 
-    def steal(self, thief: int, victim: int) -> bool:
-        """Steal from one victim for as long as each steal helps; True if the incumbent moved."""
-        moved = False
-        while True:
-            held = self.best[victim]
-            amount = min(self.steal_quanta, held) if self.cap_last else self.steal_quanta
-            if amount == 0 or amount > held:
-                return moved
-            trial = self.best.copy()
-            trial[victim] -= amount
-            trial[thief] += amount
-            rank = self.rank_shares(trial)
-            if not rank.beats(self.rank):
-                return moved
-            self.best, self.rank, moved = trial, rank, True
 
-    def sweep(self) -> bool:
-        """One pass over all ordered pairs; True if anything moved."""
-        moved = False
-        for thief in range(len(self.jobs)):
-            for victim in range(len(self.jobs)):
-                if victim != thief and self.steal(thief, victim):
-                    moved = True
-        return moved
+def _moved(pairs: Sequence[Pair], thief: Job, victim: Job, amount: int) -> dict[int, Pair]:
+    """The one or two streams' pairs after a steal; the incumbent's are left alone (the listing aliases them)."""
+    trial = {stream: list(pairs[stream]) for stream in (thief[0], victim[0])}
+    trial[victim[0]][victim[1]] -= amount
+    trial[thief[0]][thief[1]] += amount
+    return {stream: (infer, train) for stream, (infer, train) in trial.items()}
 
 
 def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
@@ -108,9 +105,9 @@ def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
 
 def _run(picker: PickConfigs, steal_quanta: int, *, repeat: bool) -> _Search:
     jobs = jobs_of(picker.snapshot)
-    start = fair_split(picker.quanta, len(jobs))
-    search = _Search(picker, jobs, start, Rank(0, 0.0), max(1, steal_quanta), cap_last=repeat)
-    search.rank = search.rank_shares(start)
+    start = to_pairs(jobs, fair_split(picker.quanta, len(jobs)), len(picker.estimators))
+    picker.rank(start)
+    search = _Search(picker, jobs, start, max(1, steal_quanta), cap_last=repeat)
     while search.sweep() and repeat:
         pass
     return search
@@ -119,13 +116,13 @@ def _run(picker: PickConfigs, steal_quanta: int, *, repeat: bool) -> _Search:
 def thief(snapshot: Snapshot, *, steal_quanta: int = 1) -> Plan:
     """The listing: one sweep. steal_quanta is the paper's Delta in quanta."""
     search = _search(snapshot, steal_quanta, repeat=False)
-    return search.picker.plan("thief", search.pairs())
+    return search.picker.plan("thief", search.pairs)
 
 
 def thief_repeat(snapshot: Snapshot, *, steal_quanta: int = 1, policy: str = "thief-repeat") -> Plan:
     """Sweeps until stable. It ends: every accepted steal improves the rank, and there are finitely many allocations."""
     search = _search(snapshot, steal_quanta, repeat=True)
-    return search.picker.plan(policy, search.pairs())
+    return search.picker.plan(policy, search.pairs)
 
 
 def fair(snapshot: Snapshot) -> Plan:

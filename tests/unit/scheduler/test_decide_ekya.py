@@ -108,6 +108,10 @@ def test_a_running_retraining_says_that_it_is_paused() -> None:
     assert "paused" in entry["why"]
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    assert decide_ekya(contract_input(capacity_pct=300.0)) == decide_ekya(contract_input())
+
+
 def problems_of(given: Any) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         decide_ekya(given)
