@@ -46,7 +46,8 @@ def test_a_pause_keeps_progress_and_choice() -> None:
     def rule(completion: Completion) -> tuple[Held, ...]:
         seen.append(completion)
         # b pauses while c trains, then goes on
-        return (held(0, None), held(0, None), held(100)) if len(seen) == 1 else (held(0, None), held(100), held(0, None))
+        b_pct, c_pct = [(0, 100), (100, 0), (0, 0)][len(seen) - 1]
+        return tuple(held(pct, "c" if pct else None) for pct in (0, b_pct, c_pct))
 
     given = snapshot(view("a", 0.5, 0.9, 10), view("b", 0.5, 0.9, 50), view("c", 0.5, 0.9, 20))
     run = play_window(given, [held(100), held(100), held(0, None)], rule)
