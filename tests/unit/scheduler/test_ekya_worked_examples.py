@@ -366,7 +366,7 @@ def test_e0_uniform_catches_up_at_four_gpus(gpus: float, expected: float) -> Non
         given = replace(base, streams=tuple(replace(s, knobs=fine) for s in base.streams))
         runs.append(play_window(given, (held(each, each, "A1"), held(each, each, "B1")), to_all_jobs))
         now = (runs[-1].end_quality[0], runs[-1].end_quality[1])
-    assert 50 * sum(run.quality for run in runs) == pytest.approx(expected, abs=0.03)
+    assert 50 * sum(run.quality for run in runs) == pytest.approx(expected, abs=6e-3)
 
 
 # --- E7: the re-sharing timeline --------------------------------------------------------------------------------------
