@@ -17,7 +17,7 @@ import typer
 from configs.errors import DriftboxError, UsageError, redact
 from configs.load import load_config, load_demo
 from configs.schema import BoxConfig
-from edge.console import print_json, print_table, say, show_error
+from edge.console import cell_text, print_json, print_table, say, show_error
 
 app = typer.Typer(
     name="driftbox",
@@ -32,7 +32,6 @@ decide_app = typer.Typer(
 )
 models_app = typer.Typer(help="Stored model versions of a box.", no_args_is_help=True)
 cameras_app = typer.Typer(help="The cameras of a box.", no_args_is_help=True)
-app.add_typer(decide_app, name="decide")
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
 
@@ -102,12 +101,323 @@ def load_given(path: Path | None, data_dir: Path | None = None) -> BoxConfig:
 
 
 @app.command()
+def run(
+    config: OptionalConfig = None,
+    data_dir: DataDir = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the status page, instead of web.port.", show_default=False)
+    ] = None,
+) -> None:
+    """Run the box until it is stopped (Ctrl-C). Without CONFIG: the built-in demo, four rendered cameras that drift."""
+    from edge.environment import prepare
+
+    loaded = load_given(config, data_dir)
+    if port is not None:
+        loaded = loaded.model_copy(update={"web": loaded.web.model_copy(update={"port": port})})
+    prepare(loaded)
+    from edge.wiring import run_box
+
+    raise typer.Exit(run_box(loaded, demo=config is None))
+
+
+@app.command()
 def check(config: ConfigFile, json: Json = False) -> None:
     """Validate a configuration without touching the world: every problem at once. Exit code 2 if there is any."""
     loaded = load_config(config)
     if json:
         print_json({"ok": True, "config": str(config), "cameras": [camera.id for camera in loaded.cameras]})
+        return
+    off = len(loaded.cameras) - len(loaded.active_cameras)
+    cameras = f"{len(loaded.active_cameras)} cameras" + (f" and {off} switched off" if off else "")
+    say(f"{config} is fine: {cameras}, policy {loaded.scheduler.policy}, windows of {loaded.window.seconds:g} s")
+
+
+@app.command()
+def doctor(config: OptionalConfig = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Look at the world: libraries, GPU, disk, clock, port, broker, weights, cameras. One line each, with the remedy."""
+    from edge.doctor import Level, examine, exit_code
+    from edge.environment import prepare
+
+    loaded = load_given(config, data_dir)
+    prepare(loaded)
+    findings = []
+    for finding in examine(loaded):
+        findings.append(finding)
+        if not json:
+            say(f"{finding.level.value:<4}  {finding.check}: {finding.text}")
+            if finding.remedy:
+                say(f"      what to do: {finding.remedy}")
+    if json:
+        fields = ("check", "level", "text", "remedy")
+        print_json({"ok": exit_code(findings) == 0, "findings": [{f: getattr(x, f) for f in fields} for x in findings]})
+    elif exit_code(findings) == 0:
+        warnings = sum(finding.level is Level.WARN for finding in findings)
+        say("all is well" if not warnings else f"the box will run; {warnings} warnings")
+    raise typer.Exit(exit_code(findings))
+
+
+@app.command()
+def replay(
+    data_dir: Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Data folder of a box that ran.")], json: Json = False
+) -> None:
+    """Feed the recorded events back to a fresh engine; exit code 1 at the first command that differs."""
+    from dataclasses import asdict
+
+    from edge.replay import replay as replay_folder
+
+    result = replay_folder(data_dir)
+    if json:
+        print_json({"exact": result.exact, **asdict(result)})
+    elif result.difference is None:
+        say(f"exact: {result.events} events in {result.segments} segments gave the same {result.commands} commands")
     else:
-        off = len(loaded.cameras) - len(loaded.active_cameras)
-        cameras = f"{len(loaded.active_cameras)} cameras" + (f" and {off} switched off" if off else "")
-        say(f"{config} is fine: {cameras}, policy {loaded.scheduler.policy}, windows of {loaded.window.seconds:g} s")
+        where = result.difference
+        say(f"different: {where.segment}, line {where.line}, after {where.event}")
+        say(f"  recorded: {where.recorded or '(nothing)'}\n  replayed: {where.replayed or '(nothing)'}")
+    raise typer.Exit(0 if result.exact else 1)
+
+
+# --- studies ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def evaluate(
+    videos: Annotated[
+        list[Path] | None, typer.Argument(metavar="VIDEO...", help="Video files, one stream each.", show_default=False)
+    ] = None,
+    edge: Annotated[str, typer.Option(help="Edge model, e.g. yolov8n@320.")] = "tinydet-edge",
+    golden: Annotated[str, typer.Option(help="Golden model, e.g. yolo26l@640.")] = "tinydet-golden",
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "thief-repeat,uniform,no-retrain",
+    gpus: Annotated[float, typer.Option(min=0.05, max=64, help="GPUs of the virtual box.")] = 1.0,
+    window_s: Annotated[float, typer.Option(min=10, help="Virtual seconds that a window stands for.")] = 200.0,
+    windows: Annotated[int, typer.Option(min=1, max=1000, help="Parts that each stream is cut into, a window each.")] = 5,
+    fps: Annotated[float, typer.Option(min=0.1, max=120, help="Rate at which live inference must keep up.")] = 10.0,
+    label_frames: Annotated[
+        int, typer.Option(min=4, max=10_000, help="Frames per stream and window that may be labelled.")
+    ] = 24,
+    judged_frames: Annotated[
+        int, typer.Option(min=2, max=10_000, help="Frames per stream and window on which quality is judged.")
+    ] = 16,
+    gpu_speed: Annotated[float, typer.Option(min=0.01, help="Cores of this machine that one virtual GPU stands for.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn by chance.")] = 0,
+    scenario: Annotated[Path | None, typer.Option(help="Scenario file instead of videos.", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration whose window, scheduler and retrainings are used.", show_default=False)
+    ] = None,
+    costs: Annotated[
+        Path | None, typer.Option(help="Cost profile (JSON) instead of measuring this machine.", show_default=False)
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps labels and trainings for the next time.", show_default=False)
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the evaluation as a trace (JSON).", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw F1 over time (PNG or SVG).", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """How well would this box have done on this footage? Real models and training, virtual time."""
+    from edge.environment import prepare
+    from edge.progress import make_progress
+
+    loaded = load_given(config)
+    prepare(loaded)
+    from edge.evaluate import EvaluateOptions, evaluate_command
+    from edge.evaluate.command import RETRAIN
+    from edge.wiring import engine_config, retrain_configs, scoring_of
+
+    # The golden model's cost is measured by the evaluation itself.
+    from_config: dict[str, Any] = (
+        {"engine": engine_config(loaded, 0.1), "scoring": scoring_of(loaded)} if config is not None else {}
+    )
+    options = EvaluateOptions(
+        windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
+        gpu_speed=gpu_speed, seed=seed, **from_config,
+    )  # fmt: skip
+    with make_progress(enabled=not json) as progress:
+        task = progress.task("policies", total=100)
+        answer = evaluate_command(
+            videos=videos or (), scenario=scenario, edge=edge, golden=golden, policies=policy, options=options,
+            retrain=retrain_configs(loaded) if config is not None else RETRAIN, costs=costs, gpu_speed=gpu_speed, cache=cache,
+            trace=trace, plot=plot, log=progress.note, progress=lambda what, done_frac: task.set(round(100 * done_frac)),
+        )  # fmt: skip
+    if json:
+        print_json(answer)
+        return
+    print_table(
+        ("policy", "mean F1", "retrainings", "GPU-seconds"),
+        [(row["policy"], row["mean_f1"], row["retrainings"], round(row["gpu_s"])) for row in answer["policies"]],
+    )
+
+
+@app.command()
+def decide(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya.")],
+    input_file: Annotated[
+        Path | None, typer.Argument(metavar="INPUT.json", help="The situation; - reads standard input.", show_default=False)
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schemas of input and answer instead.")] = False,
+    json: Json = False,
+) -> None:
+    """What would SYSTEM decide here, and why: JSON in, JSON out; the same code that the box runs."""
+    import time
+
+    from scheduler.decide import system as system_of
+
+    chosen = system_of(system)
+    if schema:
+        print_json(chosen.schema())
+        return
+    if input_file is None:
+        raise UsageError("decide needs an input file", remedy=f"driftbox decide {system} INPUT.json, or - for standard input")
+    print_json(chosen.decide(read_json(input_file), time.perf_counter))
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, `-` for standard input. Raises UsageError naming the line of a mistake."""
+    import json as json_module
+
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        return json_module.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", subject=str(path), remedy="check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a UTF-8 text", subject=str(path), remedy="save it as JSON") from None
+    except json_module.JSONDecodeError as error:
+        raise UsageError(
+            f"{path} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}",
+            subject=str(path),
+            remedy="correct it there",
+        ) from None
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Benchmark; without it, their names.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a benchmark of the source tree on this machine; what follows NAME goes to it (try --help after NAME)."""
+    from edge.bench import benchmarks, run_benchmark
+
+    known = benchmarks()
+    if name is None:
+        if json:
+            print_json({"benchmarks": [{"name": n, "about": about} for n, (_, about) in known.items()]})
+        else:
+            print_table(("benchmark", "what it measures"), [(n, about) for n, (_, about) in known.items()])
+        return
+    run_benchmark(name, context.args)
+
+
+# --- day-to-day work ---------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def fetch(
+    weights: Annotated[list[str], typer.Argument(metavar="WEIGHTS...", help="Names such as yolov8n; `all` for every one.")],
+    json: Json = False,
+) -> None:
+    """Download published weights once, with their checksums, into the cache."""
+    from edge.progress import make_progress
+    from models.weights import BY_NAME
+    from models.weights import fetch as fetch_weights
+
+    names = list(BY_NAME) if weights == ["all"] else weights
+    with make_progress(enabled=not json) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(file: str, done: int, total: int) -> None:
+            task = tasks.setdefault(file, progress.task(f"{file} (MiB)", total=total / 2**20 or None))
+            task.set(round(done / 2**20, 1), total=round(total / 2**20, 1) or None)
+
+        paths = fetch_weights(names, progress=show)
+    if json:
+        print_json({"weights": [{"name": name, "path": str(path)} for name, path in zip(names, paths, strict=True)]})
+    else:
+        print_table(("weights", "file"), list(zip(names, paths, strict=True)))
+
+
+@cameras_app.command("list")
+def cameras_list(config: OptionalConfig = None, json: Json = False) -> None:
+    """The configured cameras; with their state when the box runs on this machine."""
+    from edge.client import running_status
+
+    loaded = load_given(config)
+    status = running_status(loaded)
+    views = {camera.id: camera for camera in status.cameras} if status else {}
+    rows = []
+    for camera in loaded.cameras:
+        view = views.get(camera.id)
+        state = view.state if view else "not running" if camera.enabled else "switched off"
+        rows.append(
+            {"id": camera.id, "name": camera.title, "url": str(camera.url), "fps": camera.fps, "state": state,
+             "error": view.error if view else "", "quality": view.quality if view else None}
+        )  # fmt: skip
+    if json:
+        print_json({"running": status is not None, "cameras": rows})
+    else:
+        print_table(
+            ("camera", "name", "address", "wanted frames/s", "state", "error", "quality (F1)"),
+            [tuple(r.values()) for r in rows],
+        )
+
+
+@models_app.command("list")
+def models_list(
+    camera: Annotated[str | None, typer.Option(help="Only this camera's.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    config: ConfigOption = None,
+    json: Json = False,
+) -> None:
+    """Stored versions of every camera, oldest first, and which one serves."""
+    from edge.models_admin import list_models
+
+    rows = list_models(load_given(config, data_dir).box.data_dir, camera)
+    if json:
+        print_json({"models": rows})
+    else:
+        columns = ("camera", "version", "state", "quality (F1)", "made from", "made (UTC)")
+        keys = ("camera", "id", "state", "quality", "parent", "created")
+        print_table(columns, [tuple(row[key] for key in keys) for row in rows])
+
+
+@models_app.command("show")
+def models_show(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="Id of a version (`driftbox models list`).")],
+    data_dir: DataDir = None,
+    config: ConfigOption = None,
+    json: Json = False,
+) -> None:
+    """One version: where it comes from, how it was trained, how good it was, what its files are."""
+    from edge.models_admin import show_model
+
+    shown = show_model(load_given(config, data_dir).box.data_dir, version)
+    if json:
+        print_json(shown)
+        return
+    for key, value in shown.items():
+        for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            say(f"{f'{key}.{name}' if name else key:<24} {cell_text(inner)}")
+
+
+@models_app.command("rollback")
+def models_rollback(
+    camera: Annotated[str, typer.Argument(metavar="CAMERA", help="Camera id.")],
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="[VERSION]", help="Version to serve; without it, the one before.", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    config: ConfigOption = None,
+    json: Json = False,
+) -> None:
+    """Let an older version serve again. The box must not be running on this data folder."""
+    from edge.models_admin import rollback
+
+    before, after = rollback(load_given(config, data_dir).box.data_dir, camera, version)
+    if json:
+        print_json({"camera": camera, "before": before, "after": after})
+    else:
+        say(f"{camera}: {after} serves from the next start on (before: {before})")

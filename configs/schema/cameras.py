@@ -27,7 +27,7 @@ class CameraEntry(Section):
     url: CameraUrl = setting(
         ...,
         text="`rtsp://`, `rtsps://`, `http://`, `https://` (MJPEG, HLS), the path of a video file, `/dev/video0`, or "
-        "`rendered:street?seed=1`. Credentials as references: `rtsp://user:${env:CAM_PW}@host/stream`.",
+        "`rendered:street?seed=1` (scenes: street, yard, hall). Credentials as references: `rtsp://user:${env:CAM_PW}@host/stream`.",
         example="rtsp://user:${env:GATE_PASSWORD}@192.0.2.10/stream1",
     )
     name: str = setting("", text="Name for people; empty: the id.", max_length=80)

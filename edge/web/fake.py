@@ -162,10 +162,9 @@ def _models() -> tuple[ModelView, ...]:
 
 
 def main() -> None:
-    from edge.api import make_app
     from edge.web.serve import WebServer
 
-    with WebServer(make_app(FakeSource()), host="127.0.0.1", port=8089) as server:
+    with WebServer(FakeSource(), host="127.0.0.1", port=8089) as server:
         print(f"the page with invented numbers: {server.url} (stop with Ctrl-C)")
         while True:
             time.sleep(1)

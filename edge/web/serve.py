@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
-from fastapi import FastAPI
 
 from configs.errors import EnvironmentLacking
+from edge.api import make_app
+from edge.status import StatusSource
 
 STOP_WITHIN_S = 5.0
 
@@ -59,11 +60,13 @@ def _lacking(host: str, port: int, error: OSError) -> EnvironmentLacking:
 
 
 class WebServer:
-    """Serves `app` until `stop`. `start` raises EnvironmentLacking when the port is taken; later requests are answered."""
+    """Serves `source` until `stop`. `start` raises EnvironmentLacking when the port is taken; later requests are answered."""
 
-    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+    def __init__(self, source: StatusSource, *, host: str, port: int) -> None:
         self._host, self._port = host, port
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            make_app(source), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        )
         self._server = uvicorn.Server(config)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None

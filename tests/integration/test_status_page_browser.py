@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from edge.api import make_app
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
 
@@ -35,7 +34,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def server() -> Iterator[WebServer]:
-    with WebServer(make_app(FakeSource()), host="127.0.0.1", port=0) as running:
+    with WebServer(FakeSource(), host="127.0.0.1", port=0) as running:
         yield running
 
 
@@ -123,7 +122,7 @@ def test_it_fits_a_phone(browser: Any, server: WebServer) -> None:
 
 
 def test_a_box_that_went_away_is_told(browser: Any) -> None:
-    with WebServer(make_app(FakeSource()), host="127.0.0.1", port=0) as server:
+    with WebServer(FakeSource(), host="127.0.0.1", port=0) as server:
         page = Visit(browser, server.url).page
     page.wait_for_selector("#lost:not([hidden])", timeout=20_000)
     assert "has not answered since" in page.locator("#lost").inner_text()
@@ -137,7 +136,7 @@ def test_names_are_shown_as_text_never_as_markup(browser: Any) -> None:
             first = status.cameras[0].model_copy(update={"name": "<img src=x onerror=alert(1)>"})
             return status.model_copy(update={"cameras": (first, *status.cameras[1:])})
 
-    with WebServer(make_app(Hostile()), host="127.0.0.1", port=0) as server:
+    with WebServer(Hostile(), host="127.0.0.1", port=0) as server:
         visit = Visit(browser, server.url)
         assert visit.page.locator(".tile h3").first.inner_text() == "<img src=x onerror=alert(1)>"
         assert visit.complaints == []

@@ -25,7 +25,7 @@ function make(tag, attributes = {}, ...children) {
 function setText(element, text) { if (element.textContent !== text) element.textContent = text; }
 const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const percent = (value) => `${value.toFixed(value < 10 && value % 1 ? 1 : 0)} %`;
-const clock = (utc) => new Date(utc * 1000).toLocaleTimeString();
+const clock = (utc) => new Date(utc * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 const moment = (utc) => new Date(utc * 1000).toLocaleString();
 
 function duration(seconds) {
@@ -116,7 +116,6 @@ function drawQuality(svg, points, title) {
   });
   add("text", { x: left, y: 80 }, clock(first));
   if (last > first) add("text", { x: right, y: 80, "text-anchor": "end" }, clock(last));
-  add("text", { x: (left + right) / 2, y: 80, "text-anchor": "middle" }, "F1 over time · green: new model");
   svg.setAttribute("aria-label", `Quality of ${title} over time: from ${number(points[0].f1)} to ${number(points[points.length - 1].f1)}`);
 }
 

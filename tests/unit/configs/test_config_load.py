@@ -231,3 +231,9 @@ def test_every_field_says_what_it_is() -> None:
 
     sections = [field.annotation for field in BoxConfig.model_fields.values() if hasattr(field.annotation, "model_fields")]
     assert not [undescribed(section) for section in [BoxConfig, CameraEntry, *sections] if undescribed(section)]
+
+
+def test_the_demo_names_the_cameras_that_the_renderer_drifts() -> None:
+    from streams.rendered.serve import DEMO_CAMERAS
+
+    assert [(c.id, str(c.url)) for c in load_demo().cameras] == [(s.id, f"rendered:{s.kind}") for s in DEMO_CAMERAS]

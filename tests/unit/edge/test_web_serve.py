@@ -9,13 +9,12 @@ import httpx
 import pytest
 
 from configs.errors import EnvironmentLacking
-from edge.api import make_app
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer, bind
 
 
 def test_a_started_server_answers_and_stop_frees_the_port() -> None:
-    server = WebServer(make_app(FakeSource()), host="127.0.0.1", port=0)
+    server = WebServer(FakeSource(), host="127.0.0.1", port=0)
     server.start()
     url = server.url
     assert httpx.get(url + "healthz", timeout=20).json()["ok"] is True
@@ -30,7 +29,7 @@ def test_a_taken_port_is_named_with_a_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(EnvironmentLacking, match=f"port {port} on 127.0.0.1 is taken") as caught:
-            WebServer(make_app(FakeSource()), host="127.0.0.1", port=port).start()
+            WebServer(FakeSource(), host="127.0.0.1", port=port).start()
     assert "web.port" in caught.value.remedy
     assert caught.value.exit_code == 3
     assert caught.value.code == "port_taken"
@@ -42,11 +41,11 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_stop_without_start_is_fine() -> None:
-    WebServer(make_app(FakeSource()), host="127.0.0.1", port=0).stop()
+    WebServer(FakeSource(), host="127.0.0.1", port=0).stop()
 
 
 @pytest.mark.parametrize(
     ("host", "url"), [("0.0.0.0", "http://127.0.0.1:80/"), ("::1", "http://[::1]:80/"), ("::", "http://[::1]:80/")]
 )
 def test_the_address_for_a_browser(host: str, url: str) -> None:
-    assert WebServer(make_app(FakeSource()), host=host, port=80).url == url
+    assert WebServer(FakeSource(), host=host, port=80).url == url

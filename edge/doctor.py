@@ -1,0 +1,296 @@
+"""`driftbox doctor`: looks at the world the box needs, one finding per check, each bad one with its remedy. Changes nothing.
+
+Every check is independent: one that fails, even in a way nobody foresaw, is a finding and never the end of the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from configs.errors import DriftboxError, EnvironmentLacking, redact
+from configs.schema import BoxConfig, CameraEntry
+from edge.clock import Clock, SystemClock
+
+#: How long a camera may take to give its first frame.
+CAMERA_S = 8.0
+BROKER_S = 5.0
+CAMERAS_AT_ONCE = 8
+#: A clock outside these years is not set; certificates and retention depend on it.
+YEARS = (2025, 2099)
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"  # the box runs, but something will be missed
+    BAD = "bad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line. exit_code: what a bad finding asks of the command: 3 environment, 2 configuration, 1 a camera."""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+    exit_code: int = 3
+
+
+def ok(check: str, text: str) -> Finding:
+    return Finding(check=check, level=Level.OK, text=text)
+
+
+def warn(check: str, text: str, remedy: str) -> Finding:
+    return Finding(check=check, level=Level.WARN, text=text, remedy=remedy)
+
+
+def bad(check: str, text: str, remedy: str, *, exit_code: int = 3) -> Finding:
+    return Finding(check=check, level=Level.BAD, text=text, remedy=remedy, exit_code=exit_code)
+
+
+Check = Callable[[BoxConfig], Finding]
+
+
+def examine(config: BoxConfig) -> Iterator[Finding]:
+    """All findings, as they come; cameras last, several at once."""
+    for name, check in CHECKS.items():
+        yield guarded(name, check, config)
+    for name in dict.fromkeys((config.models.edge, config.models.golden, *(c.edge for c in config.active_cameras if c.edge))):
+        yield guarded(f"model {name}", lambda c, name=name: check_model(c, name), config)  # type: ignore[misc]
+    with ThreadPoolExecutor(CAMERAS_AT_ONCE, thread_name_prefix="doctor") as pool:
+        yield from pool.map(
+            lambda camera: guarded(f"camera {camera.id}", lambda _: check_camera(camera), config), config.active_cameras
+        )
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """0 when nothing is bad, else the weightiest: 3 before 2 before 1."""
+    return max((f.exit_code for f in findings if f.level is Level.BAD), default=0)
+
+
+def guarded(name: str, check: Check, config: BoxConfig) -> Finding:
+    """The check's finding; whatever it raises becomes a bad one."""
+    try:
+        return check(config)
+    except DriftboxError as error:
+        return bad(name, error.message, error.remedy or "see the message", exit_code=error.exit_code)
+    except Exception as error:
+        return bad(name, redact(f"{type(error).__name__}: {error}"), "run again with --debug and report it")
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def check_python(config: BoxConfig) -> Finding:
+    # Older ones never come here: pip refuses to install Driftbox on them.
+    return ok("python", ".".join(str(part) for part in sys.version_info[:3]))
+
+
+def check_libraries(config: BoxConfig) -> Finding:
+    """The compiled ones, which fail at import when the system lacks something."""
+    import av
+    import cv2
+    import torch
+
+    import models.torch_compat  # noqa: F401  - before torchvision, see there
+    import torchvision  # isort: skip
+
+    versions = {"torch": torch, "torchvision": torchvision, "opencv": cv2, "av": av}
+    return ok("libraries", ", ".join(f"{name} {module.__version__}" for name, module in versions.items()))
+
+
+def check_lanes(config: BoxConfig) -> Finding:
+    from edge.gpu.lanes import usable_cores
+
+    cores, wanted = usable_cores(), config.gpus.capacity_pct
+    if wanted > 100 * cores:
+        return bad(
+            "lanes",
+            f"gpus.capacity_pct is {wanted}, this machine has {cores} cores ({100 * cores} pct)",
+            f"set gpus.capacity_pct to {max(10, 100 * cores - 50)} or less",
+            exit_code=2,
+        )
+    if wanted > 100 * cores - 25:
+        return warn(
+            "lanes",
+            f"gpus.capacity_pct {wanted} leaves little of {cores} cores for cameras and the system",
+            f"shares may not be kept: set it to {max(10, 100 * cores - 50)} or less",
+        )
+    return ok("lanes", f"{wanted} pct of {100 * cores} pct ({cores} cores)")
+
+
+def check_gpu(config: BoxConfig) -> Finding:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no library, no GPU: all the same here, and all fine
+        return ok("gpu", "no NVIDIA GPU or driver: everything runs on the CPU")
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        names = [str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)]
+    finally:
+        pynvml.nvmlShutdown()
+    import torch
+
+    if count and not torch.cuda.is_available():
+        return warn(
+            "gpu", f"{', '.join(names)} found, but torch {torch.__version__} cannot use it", "install the CUDA build of torch"
+        )
+    return ok("gpu", f"{', '.join(names) or 'none'}; this release computes on the CPU")
+
+
+def check_clock(config: BoxConfig, clock: Clock | None = None, pause: Callable[[], None] = lambda: time.sleep(0.2)) -> Finding:
+    """Set at all, and advancing like the monotonic clock."""
+    clock = clock or SystemClock()
+    year = datetime.fromtimestamp(clock.utc_s(), UTC).year
+    if not YEARS[0] <= year <= YEARS[1]:
+        return bad("clock", f"the system's clock says the year is {year}", "set it: sudo timedatectl set-ntp true")
+    before_s, before_utc = clock.monotonic_s(), clock.utc_s()
+    pause()
+    jump_s = (clock.utc_s() - before_utc) - (clock.monotonic_s() - before_s)
+    if abs(jump_s) > 0.1:
+        return warn("clock", f"the system's clock jumped by {jump_s:+.1f} s just now", "let one service keep it (NTP)")
+    return ok("clock", datetime.fromtimestamp(clock.utc_s(), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
+
+
+# --- what the configuration names --------------------------------------------------------------------------------------
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself or the nearest one above it that exists."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+def check_disk(config: BoxConfig) -> Finding:
+    folder = _nearest_folder(config.box.data_dir)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return bad(
+            "disk",
+            f"{folder} cannot be written: {error.strerror}",
+            "correct box.data_dir or the folder's owner and permissions",
+        )
+    free_mib, needed_mib = shutil.disk_usage(folder).free // 2**20, config.storage.min_free_mib
+    if free_mib < needed_mib:
+        return bad(
+            "disk",
+            f"{free_mib} MiB free at {folder}, storage.min_free_mib is {needed_mib}",
+            "free some space, or move box.data_dir",
+        )
+    if free_mib < 1024 * config.storage.max_gib:
+        return warn(
+            "disk",
+            f"{free_mib} MiB free at {folder}, samples may take {config.storage.max_gib:g} GiB",
+            "lower storage.max_gib; the box stops sampling below storage.min_free_mib",
+        )
+    return ok("disk", f"{free_mib / 1024:.1f} GiB free at {folder}")
+
+
+def check_port(config: BoxConfig) -> Finding:
+    from edge.web.serve import bind
+
+    if not config.web.enabled:
+        return ok("web", "switched off")
+    try:
+        bind(config.web.host, config.web.port).close()
+    except EnvironmentLacking as error:
+        if error.code == "port_taken" and _is_driftbox(config):
+            return ok("web", f"a Driftbox answers on {config.web.host}:{config.web.port} already")
+        raise
+    open_to_all = config.web.host in ("0.0.0.0", "::")
+    if open_to_all:
+        return warn(
+            "web", f"port {config.web.port} is free, and open to the whole network without login", "set web.host to 127.0.0.1"
+        )
+    return ok("web", f"{config.web.host}:{config.web.port} is free")
+
+
+def _is_driftbox(config: BoxConfig) -> bool:
+    from edge.client import running_status
+
+    return running_status(config) is not None
+
+
+def check_broker(config: BoxConfig) -> Finding:
+    from edge.telemetry.mqtt import probe
+
+    mqtt = config.telemetry.mqtt
+    if not mqtt.enabled:
+        return ok("broker", "switched off")
+    started_s = time.monotonic()
+    probe(mqtt, timeout_s=BROKER_S)
+    return ok("broker", f"{mqtt.host}:{mqtt.port} accepted us after {1000 * (time.monotonic() - started_s):.0f} ms")
+
+
+def check_model(config: BoxConfig, name: str) -> Finding:
+    """Loads the model as the box will, but downloads nothing."""
+    from edge.environment import use_weights_dir
+
+    use_weights_dir(config)
+    from models.zoo import load_detector
+
+    started_s = time.monotonic()
+    detector = load_detector(name, download=False)
+    took_s = time.monotonic() - started_s
+    return ok(f"model {name}", f"{detector.spec.arch} at {detector.spec.input_px} px, loaded in {took_s:.1f} s")
+
+
+def check_camera(camera: CameraEntry, *, timeout_s: float = CAMERA_S) -> Finding:
+    """Opens it and waits for one frame."""
+    name = f"camera {camera.id}"
+    if camera.url.scheme == "rendered":
+        return ok(name, "a rendered scene: served by the box itself")
+    from streams.camera import open_camera
+
+    running = open_camera(camera.id, camera.url.resolve(), transport=camera.transport)
+    started_s = time.monotonic()
+    running.start()
+    try:
+        running.want(fps=1.0)
+        frame = running.next_frame(after_seq=-1, timeout_s=timeout_s)
+        status = running.status()
+    finally:
+        running.stop()
+    if frame is None:
+        reason = f"{status.code}: {status.error}" if status.code else f"no frame within {timeout_s:g} s"
+        return bad(name, f"{camera.url}: {reason}", CAMERA_REMEDIES.get(str(status.code), CAMERA_REMEDIES[""]), exit_code=1)
+    height, width = frame.image.shape[:2]
+    return ok(name, f"{width}x{height} px, {status.fps:.1f} frames/s, first frame after {time.monotonic() - started_s:.1f} s")
+
+
+#: By StreamErrorCode.
+CAMERA_REMEDIES: dict[str, str] = {
+    "auth": "correct user and password of the camera's url",
+    "not_found": "correct the path or the stream's name in the camera's url",
+    "timeout": "is the camera on, and reachable from here? a firewall may hold RTSP back: try transport: tcp",
+    "codec": "set the camera to H.264, H.265 or MJPEG",
+    "network": "correct host and port; is the camera on and in this network?",
+    "ended": "the file holds no video, or ended at once",
+    "": "look at the same address with a player such as VLC",
+}
+
+CHECKS: dict[str, Check] = {
+    "python": check_python,
+    "libraries": check_libraries,
+    "gpu": check_gpu,
+    "lanes": check_lanes,
+    "clock": check_clock,
+    "disk": check_disk,
+    "web": check_port,
+    "broker": check_broker,
+}

@@ -1,0 +1,25 @@
+"""What a configuration asks of this process's environment, before heavy libraries are imported."""
+
+from __future__ import annotations
+
+import os
+
+from configs.schema import BoxConfig
+
+WEIGHTS_VARIABLE = "DRIFTBOX_WEIGHTS"
+
+#: ultralytics stays quiet, local and off the network; openvino's and others' telemetry stays at home.
+QUIET = {"YOLO_OFFLINE": "1", "YOLO_AUTOINSTALL": "0", "YOLO_VERBOSE": "0"}
+
+
+def prepare(config: BoxConfig) -> None:
+    """Sets what libraries read at import. Values that the operator has set already stay."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    use_weights_dir(config)
+
+
+def use_weights_dir(config: BoxConfig) -> None:
+    """Lets `models.weights` search `models.weights_dir`, unless DRIFTBOX_WEIGHTS names a folder already."""
+    if config.models.weights_dir is not None:
+        os.environ.setdefault(WEIGHTS_VARIABLE, str(config.models.weights_dir.expanduser()))
