@@ -37,7 +37,7 @@ class Segment:
 class Journal:
     """The writer; one per data folder (its lock sees to that). Thread-safe.
 
-    max_bytes: oldest segments are removed while all together are larger; the current one is never removed.
+    max_bytes: when a segment begins, the oldest are removed while all together are larger; the current one never is.
     segment_bytes: `wants_rotation` becomes true above this size.
     """
 

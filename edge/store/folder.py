@@ -34,6 +34,10 @@ from streams.samples import SampleStore
 MANIFEST = "manifest.json"
 _VERSION_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")
 
+#: Reasons of versions that were found damaged begin with this; their files are kept for inspection.
+DAMAGED = "damaged: "
+_UNJUDGED = "the box stopped before it was judged"
+
 #: What is wrong with a version's folder, None: nothing. `deep`: also compare checksums.
 VersionCheck = Callable[[Path, bool], str | None]
 
@@ -141,7 +145,8 @@ class DataFolder:
         - unfinished files, samples and versions are removed;
         - a version whose folder is missing or damaged is rejected; if it served, the newest good version that has served or
           been admitted takes over (none: the camera starts from its base model);
-        - a candidate that was never judged is rejected, its files are removed;
+        - a candidate that was never judged is rejected;
+        - the files of rejected versions are removed, except of damaged ones;
         - a folder without a row is removed - or adopted as 'retired' when the database is new, so that a lost database does
           not cost the models.
         """
@@ -171,11 +176,12 @@ class DataFolder:
                 continue
             served = model.state is ModelState.SERVING
             if model.state is ModelState.CANDIDATE:
-                problem: str | None = "the box stopped before it was judged"
+                problem = _UNJUDGED
             else:
-                problem = check(self.version_dir(model.version.stream, model.version.id), served)
-            if problem is None:
-                continue
+                finding = check(self.version_dir(model.version.stream, model.version.id), served)
+                if finding is None:
+                    continue
+                problem = DAMAGED + finding
             store.set_model_state(model.version.id, ModelState.REJECTED, reason=problem)
             found.append(f"model {model.version.id} of {model.version.stream} rejected: {problem}")
             if served:
@@ -200,7 +206,7 @@ class DataFolder:
                     found.append(_adopt(store, folder, at_utc))
                 elif row is None or _is_useless(row):
                     self.remove_version(stream_dir.name, folder.name)
-                    found.append(f"removed the files of {folder.name} of {stream_dir.name}, which was never admitted")
+                    found.append(f"removed the files of {folder.name} of {stream_dir.name}, which is not in use")
         return found
 
     def _model_streams(self) -> list[Path]:
@@ -233,8 +239,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _is_useless(row: StoredModel) -> bool:
-    """Rejected before it ever served: by the gate, or because it was never judged. Damaged ones are kept for inspection."""
-    return row.state is ModelState.REJECTED and row.reason == "the box stopped before it was judged"
+    return row.state is ModelState.REJECTED and not row.reason.startswith(DAMAGED)
 
 
 def _adopt(store: Store, folder: Path, at_utc: float) -> str:
