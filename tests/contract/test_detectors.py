@@ -1,0 +1,322 @@
+"""One contract, run over every detector: what `models.detector.Detector` promises, `retrain` and the version store rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from configs.errors import WeightsError
+from configs.units import CLASSES
+from models.detector import Detector, DetectorSpec
+from models.fake import FakeDetector, scripted_image
+from models.zoo import new_detector
+from scheduler.types import Detections
+
+
+def settled(detector: Detector) -> Detector:
+    """Gives the batch-norm layers of a network with random weights the statistics of some noise: with the initial ones,
+    activations vanish layer by layer and nothing in it depends on the picture."""
+    net: nn.Module = getattr(detector, "_model", None) or detector.net  # type: ignore[attr-defined]
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    usual = [m.momentum for m in norms]
+    for norm in norms:
+        norm.momentum = None  # plain average of what is seen
+    net.train()
+    noise = torch.rand(4, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = net.backbone(noise) if hasattr(net, "backbone") else net(noise)
+        if hasattr(net, "head") and hasattr(net, "backbone"):
+            net.head(list(features.values()))
+    for norm, momentum in zip(norms, usual, strict=True):
+        norm.momentum = momentum
+    net.eval()
+    return detector
+
+
+def small(arch: str, input_px: int) -> Callable[[], Detector]:
+    return lambda: settled(new_detector(DetectorSpec(arch=arch, input_px=input_px), seed=3))
+
+
+#: name -> maker of a small detector with random weights.
+MAKERS: dict[str, Callable[[], Detector]] = {
+    "fake": lambda: FakeDetector(skill=0.3),
+    "tinydet-edge": small("tinydet-edge", 256),
+    "ssdlite320": small("ssdlite320", 128),
+    "yolov8n": small("yolov8n", 96),
+    "yolo11n": small("yolo11n", 96),
+    "yolo26n": small("yolo26n", 96),
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def fresh(request: pytest.FixtureRequest) -> Iterator[Detector]:
+    """A detector that no test changes: each works on a clone."""
+    yield MAKERS[request.param]()
+
+
+@pytest.fixture
+def detector(fresh: Detector) -> Detector:
+    return fresh.clone()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def some_images() -> tuple[list[np.ndarray], list[Detections]]:
+    """Three scripted pictures, the last of another size."""
+    pairs = [scripted_image(seed, n_objects=4) for seed in range(3)]
+    images, labels = [image for image, _ in pairs], [label for _, label in pairs]
+    images[2] = np.ascontiguousarray(images[2][:64])
+    inside = labels[2].xyxy[:, 3] <= 64
+    labels[2] = Detections(
+        xyxy=labels[2].xyxy[inside], score=labels[2].score[inside], class_id=labels[2].class_id[inside]
+    )
+    return images, labels
+
+
+def lowest_score(detector: Detector) -> float:
+    """A threshold that lets a detector with random weights report something (their scores are tiny)."""
+    return 0.005 if detector.spec.arch.startswith("ssd") else 1e-6
+
+
+def same(a: Detections, b: Detections, tolerance: float = 1e-3) -> bool:
+    return (
+        len(a) == len(b)
+        and np.allclose(a.xyxy, b.xyxy, atol=0.05)
+        and np.allclose(a.score, b.score, atol=tolerance)
+        and np.array_equal(a.class_id, b.class_id)
+    )
+
+
+def loss_of(detector: Detector, images: list[np.ndarray], labels: list[Detections]) -> float:
+    with torch.no_grad():
+        return float(detector.loss(images, labels))
+
+
+def gradients(detector: Detector) -> dict[int, torch.Tensor]:
+    parameters = [p for layer in detector.trainable_layers() for p in layer.parameters()]
+    return {i: p.grad.clone() for i, p in enumerate(parameters) if p.grad is not None}
+
+
+def test_predictions_have_the_promised_form(detector: Detector) -> None:
+    images, _ = some_images()
+    results = detector.predict(images, score_min=lowest_score(detector))
+    assert len(results) == len(images)
+    assert sum(len(r) for r in results) > 0
+    for image, result in zip(images, results, strict=True):
+        assert result.xyxy.dtype == np.float32
+        assert result.score.dtype == np.float32
+        assert result.class_id.dtype == np.int64
+        assert (np.diff(result.score) <= 0).all(), "sorted by falling score"
+        assert (result.xyxy[:, 2:] > result.xyxy[:, :2]).all()
+        assert ((result.class_id >= 0) & (result.class_id < len(CLASSES))).all()
+        if detector.spec.arch != "fake":  # the fake reports its misses beside the picture
+            assert (result.xyxy >= 0).all()
+            assert (result.xyxy[:, [0, 2]] <= image.shape[1]).all()
+            assert (result.xyxy[:, [1, 3]] <= image.shape[0]).all()
+
+
+def test_no_pictures_give_no_predictions(detector: Detector) -> None:
+    assert detector.predict([]) == []
+
+
+def test_score_min_is_kept(detector: Detector) -> None:
+    images, _ = some_images()
+    low = lowest_score(detector)
+    scores = np.concatenate([r.score for r in detector.predict(images, score_min=low)])
+    cut = float(np.median(scores))
+    for result in detector.predict(images, score_min=cut):
+        assert (result.score >= cut).all()
+
+
+def test_a_batch_gives_what_its_pictures_give_alone(detector: Detector) -> None:
+    images, _ = some_images()
+    low = lowest_score(detector)
+    together = detector.predict(images, score_min=low)
+    alone = [detector.predict([image], score_min=low)[0] for image in images]
+    assert [len(r) for r in together] == [len(r) for r in alone]
+    # Scores that tie but for rounding may change places, so compare what does not depend on order.
+    for a, b in zip(together, alone, strict=True):
+        assert np.allclose(np.sort(a.score), np.sort(b.score), atol=1e-4)
+        assert np.allclose(np.sort(a.xyxy, axis=0), np.sort(b.xyxy, axis=0), atol=0.1)
+
+
+def test_prediction_does_not_change_the_model_or_the_picture(detector: Detector) -> None:
+    images, _ = some_images()
+    before, pictures = detector.state(), [image.copy() for image in images]
+    detector.predict(images)
+    assert all(torch.equal(before[name], t) for name, t in detector.state().items())
+    assert all(np.array_equal(a, b) for a, b in zip(images, pictures, strict=True))
+
+
+def test_yield_point_is_called_inside_and_may_end_the_pass(detector: Detector) -> None:
+    images, _ = some_images()
+    calls = 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    detector.predict(images[:1], yield_point=count)
+    assert calls >= (1 if detector.spec.arch == "fake" else 5)
+    counted = calls
+    detector.predict(images[:1])
+    assert calls == counted, "no yield point is left behind"
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        detector.predict(images[:1], yield_point=stop)
+    detector.predict(images[:1])
+
+
+def test_loss_is_a_scalar_with_gradients_for_every_layer(detector: Detector) -> None:
+    images, labels = some_images()
+    loss = detector.loss(images[:1], labels[:1])
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    loss.backward()
+    for layer in detector.trainable_layers():
+        assert any(p.grad is not None for p in layer.parameters())
+
+
+def test_loss_takes_a_picture_without_objects(detector: Detector) -> None:
+    images, _ = some_images()
+    loss = detector.loss(images[:1], [Detections.empty()])
+    assert torch.isfinite(loss)
+    loss.backward()
+
+
+def test_loss_falls_when_one_picture_is_learnt(detector: Detector) -> None:
+    images, labels = some_images()
+    parameters = [p for layer in detector.trainable_layers() for p in layer.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=2e-3)
+    first = loss_of(detector, images[:1], labels[:1])
+    for _ in range(8):
+        optimiser.zero_grad()
+        detector.loss(images[:1], labels[:1]).backward()
+        optimiser.step()
+    assert loss_of(detector, images[:1], labels[:1]) < first
+
+
+def test_loss_is_the_mean_over_pictures_however_they_are_split(detector: Detector) -> None:
+    images, labels = some_images()
+    whole = detector.loss(images, labels)
+    whole.backward()
+    together = gradients(detector)
+    split = detector.clone()
+    total = 0.0
+    for image, label in zip(images, labels, strict=True):
+        part = split.loss([image], [label]) / len(images)
+        part.backward()
+        total += float(part.detach())
+    assert total == pytest.approx(float(whole.detach()), rel=1e-4)
+    apart = gradients(split)
+    assert together.keys() == apart.keys()
+    for i, gradient in together.items():
+        scale = float(gradient.abs().max()) + 1e-6
+        assert torch.allclose(gradient, apart[i], atol=2e-3 * scale), f"parameter {i}"
+
+
+def test_batch_norm_statistics_stay_frozen_in_training(detector: Detector) -> None:
+    images, labels = some_images()
+
+    def statistics(d: Detector) -> dict[str, torch.Tensor]:
+        return {name: t for name, t in d.state().items() if "running_" in name or "num_batches" in name}
+
+    before = statistics(detector)
+    detector.loss(images, labels).backward()
+    after = statistics(detector)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    if detector.spec.arch != "fake":
+        assert before, "the detectors of the box have batch norm"
+
+
+def test_predictions_after_training_use_the_new_weights(detector: Detector) -> None:
+    images, labels = some_images()
+    low = lowest_score(detector)
+    before = detector.predict(images[:1], score_min=low)[0]
+    optimiser = torch.optim.SGD([p for layer in detector.trainable_layers() for p in layer.parameters()], lr=0.02)
+    detector.loss(images[:1], labels[:1]).backward()
+    optimiser.step()
+    after = detector.predict(images[:1], score_min=low)[0]
+    reloaded = detector.clone()
+    reloaded.load_state(detector.state())
+    assert same(after, reloaded.predict(images[:1], score_min=low)[0])
+    if detector.spec.arch != "fake":  # a skill moved by 0.02 may find the same objects
+        assert not same(before, after, tolerance=1e-9)
+
+
+def test_state_survives_safetensors(detector: Detector, tmp_path: Path) -> None:
+    images, _ = some_images()
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file(detector.state(), str(path))
+    other = MAKERS[next(name for name in MAKERS if name.startswith(detector.spec.arch))]()
+    with torch.no_grad():
+        for layer in other.trainable_layers():
+            for parameter in layer.parameters():
+                parameter.mul_(0.9)
+    other.load_state(safetensors.torch.load_file(str(path)))
+    own = detector.state()
+    assert all(torch.equal(t, own[name]) for name, t in other.state().items())
+    low = lowest_score(detector)
+    assert same(detector.predict(images[:1], score_min=low)[0], other.predict(images[:1], score_min=low)[0])
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(detector: Detector) -> None:
+    own = detector.state()
+    name = next(iter(own))
+    wrong_shape = {**own, name: torch.zeros(3, 5, 7, 2, 2)}
+    missing = {k: v for k, v in own.items() if k != name}
+    extra = {**own, "stranger": torch.zeros(1)}
+    for state in (wrong_shape, missing, extra):
+        with pytest.raises(WeightsError) as caught:
+            detector.load_state(state)
+        assert detector.spec.arch in str(caught.value)
+    assert all(torch.equal(own[k], v) for k, v in detector.state().items())
+
+
+def test_a_clone_is_independent(detector: Detector) -> None:
+    images, _ = some_images()
+    twin = detector.clone()
+    assert twin.spec == detector.spec
+    before = detector.state()
+    with torch.no_grad():
+        for layer in twin.trainable_layers():
+            for parameter in layer.parameters():
+                parameter.add_(0.5)
+    assert all(torch.equal(before[name], t) for name, t in detector.state().items())
+    assert any(not torch.equal(before[name], t) for name, t in twin.state().items())
+    detector.predict(images[:1])
+
+
+def test_layers_are_modules_without_overlap(detector: Detector) -> None:
+    layers = detector.trainable_layers()
+    assert layers
+    assert all(isinstance(layer, nn.Module) for layer in layers)
+    owners = [id(p) for layer in layers for p in layer.parameters()]
+    assert len(owners) == len(set(owners)), "a parameter belongs to one layer"
+
+
+def test_building_one_does_not_disturb_the_global_random_state() -> None:
+    for make in MAKERS.values():
+        torch.manual_seed(1)
+        expected = torch.rand(1)
+        torch.manual_seed(1)
+        make()
+        assert torch.equal(torch.rand(1), expected)
