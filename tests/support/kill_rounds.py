@@ -1,0 +1,141 @@
+"""Kills a running box with -9 at random moments and looks whether the next start is clean.
+
+Used by `tests/integration/test_kill_nine.py` (10 rounds) and `scripts/kill_nine.py` (100).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import yaml
+
+from edge.replay import replay
+from edge.store.folder import check_version
+
+ROOT = Path(__file__).resolve().parents[2]
+START_WITHIN_S = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One life of the box. lived_s: from being ready to the kill; admitted: models admitted in the folder so far."""
+
+    number: int
+    lived_s: float
+    admitted: int
+    windows: int
+    replayed_events: int
+
+
+def small_config(data_dir: Path, port: int) -> dict[str, Any]:
+    """Two rendered cameras at night (so that there is something to learn) and windows of a few seconds: a kill hits anything."""
+    return {
+        "box": {"id": "kill", "data_dir": str(data_dir)},
+        "gpus": {"capacity_pct": 150},
+        "window": {
+            "seconds": 14, "first_seconds": 5, "label_frames": 8, "gate_frames": 4, "sample_fps": 2.0, "prep_max_frac": 0.6,
+            "profile_epochs": 1, "profile_data_frac": 1.0,
+        },
+        "models": {"retrain": [{"name": "quick", "epochs": 3, "lr": 2e-3}]},
+        "web": {"port": port},
+        "cameras": [
+            {"id": "one", "url": "rendered:street?seed=7&fps=5&at=0:night", "fps": 2},
+            {"id": "two", "url": "rendered:yard?seed=8&fps=5&at=0:night", "fps": 2},
+        ],
+    }  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def kill_rounds(folder: Path, *, rounds: int, seed: int, most_s: float = 12.0, say: Callable[[str], None] = print) -> list[Round]:
+    """Runs and kills a box `rounds` times. Raises AssertionError naming the round in which something was wrong."""
+    chance = random.Random(seed)
+    data_dir, port = folder / "data", free_port()
+    config = folder / "box.yaml"
+    config.write_text(yaml.safe_dump(small_config(data_dir, port)))
+    done: list[Round] = []
+    serving: dict[str, str] = {}
+    for number in range(1, rounds + 1):
+        box = _start(config, folder / f"box-{number}.log")
+        try:
+            status = _wait_ready(box, port, folder / f"box-{number}.log")
+            shown = {camera["id"]: camera["model"] for camera in status["cameras"]}
+            if serving:
+                assert shown == serving, f"round {number}: came up with {shown}, last admitted was {serving}"
+            lived_s = chance.uniform(0.0, most_s)
+            time.sleep(lived_s)
+            assert box.poll() is None, f"round {number}: the box ended by itself"
+        finally:
+            box.send_signal(signal.SIGKILL)
+            box.wait()
+        serving = serving_versions(data_dir)
+        admitted, windows = inspect(data_dir, number)
+        events = replay(data_dir)
+        assert events.exact, f"round {number}: the journal does not replay: {events.difference}"
+        done.append(
+            Round(number=number, lived_s=lived_s, admitted=admitted, windows=windows, replayed_events=events.events)
+        )
+        say(f"round {number}: killed after {lived_s:.1f} s; {admitted} models admitted, {windows} windows closed so far")
+    return done
+
+
+def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from edge.cli import main; main()", "run", str(config)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with log.open("wb") as out:
+        return subprocess.Popen(command, cwd=config.parent, stdout=out, stderr=subprocess.STDOUT, env=environment)
+
+
+def _wait_ready(box: subprocess.Popen[bytes], port: int, log: Path) -> dict[str, Any]:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s:
+        assert box.poll() is None, f"the box did not start:\n{log.read_text()[-3000:]}"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/status", timeout=5) as answer:
+                status: dict[str, Any] = json.load(answer)
+                if status["ready"]:
+                    return status
+        except OSError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"the box was not ready after {START_WITHIN_S:.0f} s:\n{log.read_text()[-3000:]}")
+
+
+def serving_versions(data_dir: Path) -> dict[str, str]:
+    """camera -> version that the database says serves; read by another process than the box's."""
+    with sqlite3.connect(data_dir / "driftbox.db") as db:
+        return dict(db.execute("SELECT stream, version FROM serving"))
+
+
+def inspect(data_dir: Path, number: int) -> tuple[int, int]:
+    """What must hold in the folder of a killed box. Returns (models admitted, windows closed)."""
+    with sqlite3.connect(data_dir / "driftbox.db") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok", f"round {number}: database"
+        served = db.execute("SELECT stream, id FROM models WHERE state IN ('serving', 'retired')").fetchall()
+        windows = db.execute("SELECT count(*) FROM windows").fetchone()[0]
+    for stream, version in served:
+        problem = check_version(data_dir / "models" / stream / version, True)
+        assert problem is None, f"round {number}: model {version}: {problem}"
+    for picture in (data_dir / "samples").glob("[!.]*/[!.]*/[!.]*.jpg"):
+        assert cv2.imread(str(picture)) is not None, f"round {number}: half a sample: {picture.name}"
+    for labels in (data_dir / "samples").glob("[!.]*/[!.]*/[!.]*.json"):
+        json.loads(labels.read_text())
+    return len(served), int(windows)

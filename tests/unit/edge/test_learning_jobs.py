@@ -1,0 +1,171 @@
+"""What the four learning jobs do, one iteration at a time, with detectors whose quality is scripted."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import JobCancelled, JobError
+from edge import jobs
+from models.fake import FakeDetector
+from scheduler.types import EpochReport, RetrainConfig
+from tests.support.memory_samples import MemorySamples
+
+SCORING = jobs.Scoring(golden_score_min=0.4)
+GOLDEN = FakeDetector(skill=1.0, arch="golden")
+CONFIG = RetrainConfig(name="full", epochs=3, batch=4, lr=0.1)
+
+
+def label(samples: MemorySamples, serving: FakeDetector, *, window: int = 0, frames: int = 20) -> jobs.LabelResult:
+    return jobs.run_at_once(
+        jobs.label_steps(
+            samples, GOLDEN, serving, stream="a", window=window, frames=frames, holdout_frac=0.4, scoring=SCORING
+        )
+    )
+
+
+def test_labelling_splits_the_window_and_measures_the_serving_model() -> None:
+    samples = MemorySamples({("a", 0): 50})
+    result = label(samples, FakeDetector(skill=0.5))
+    assert (result.train, result.holdout) == (12, 8)
+    assert result.quality is not None
+    assert 0.2 < result.quality < 0.8
+    assert label(MemorySamples({("a", 0): 50}), FakeDetector(skill=1.0)).quality == pytest.approx(1.0)
+
+
+def test_labelling_again_costs_nothing_and_keeps_the_splits() -> None:
+    samples = MemorySamples({("a", 0): 30})
+    first = label(samples, FakeDetector(skill=0.5))
+    blind = FakeDetector(skill=0.0)
+    again = jobs.run_at_once(
+        jobs.label_steps(
+            samples, blind, FakeDetector(skill=0.5), stream="a", window=0, frames=20, holdout_frac=0.4, scoring=SCORING
+        )
+    )
+    assert (again.train, again.holdout) == (first.train, first.holdout)
+    assert again.quality == first.quality, "the blind golden model was not asked"
+
+
+def test_a_window_without_frames_is_no_error() -> None:
+    assert label(MemorySamples({}), FakeDetector()) == jobs.LabelResult(train=0, holdout=0, quality=None)
+
+
+def test_retraining_makes_a_better_copy_and_leaves_the_serving_model_alone() -> None:
+    samples = MemorySamples({("a", 0): 40})
+    serving = FakeDetector(skill=0.4)
+    label(samples, serving)
+    heard: list[EpochReport] = []
+    steps = jobs.retrain_steps(
+        samples, serving, job="a/train/1", stream="a", window=0, replay_windows=0, config=CONFIG, seed=1,
+        timer=lambda: 0.0, on_epoch=heard.append,
+    )  # fmt: skip
+    count, better = 0, None
+    while better is None:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as end:
+            better = end.value
+    assert serving.skill == pytest.approx(0.4)
+    assert better.skill > 0.5
+    assert [r.epoch for r in heard] == [1, 2, 3]
+    assert count == 3 * 12, "one picture an iteration"
+
+
+def test_the_gate_judges_both_models_on_the_same_new_frames_and_holds_them_out() -> None:
+    samples = MemorySamples({("a", 1): 30})
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            samples, GOLDEN, FakeDetector(skill=0.3), FakeDetector(skill=0.9), stream="a", window=1, frames=10,
+            scoring=SCORING,
+        )
+    )  # fmt: skip
+    assert result.frames == 10
+    assert result.serving_quality is not None
+    assert result.candidate_quality is not None
+    assert result.candidate_quality > result.serving_quality
+    assert len(samples.labelled("a", [1], "holdout")) == 10
+    assert samples.labelled("a", [1], "train") == []
+
+
+def test_a_gate_without_frames_judges_nothing() -> None:
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            MemorySamples({}), GOLDEN, FakeDetector(), FakeDetector(), stream="a", window=1, frames=10, scoring=SCORING
+        )
+    )
+    assert result == jobs.GateResult(serving_quality=None, candidate_quality=None, frames=0)
+
+
+@pytest.mark.parametrize(
+    ("detector", "code"), [(FakeDetector(nan_loss=True), "nan"), (FakeDetector(fails_with=MemoryError()), "out_of_memory")]
+)
+def test_a_broken_training_ends_with_its_code(detector: FakeDetector, code: str) -> None:
+    samples = MemorySamples({("a", 0): 20})
+    label(samples, FakeDetector())
+    steps = jobs.retrain_steps(
+        samples, detector, job="j", stream="a", window=0, replay_windows=0, config=CONFIG, seed=1, timer=lambda: 0.0,
+        on_epoch=lambda report: None,
+    )  # fmt: skip
+    with pytest.raises(JobError) as caught:
+        jobs.run_at_once(steps)
+    assert caught.value.code == code
+
+
+class CountingLane:
+    """Lets `allowed` iterations through, then cancels."""
+
+    job = "a/train/1"
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed, self.done = allowed, 0
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        if self.done >= self.allowed:
+            raise JobCancelled("cancelled")
+        yield
+        self.done += 1
+
+    def checkpoint(self) -> None:
+        pass
+
+
+def test_a_job_is_cancelled_within_one_iteration_and_its_generator_closed() -> None:
+    closed = []
+
+    def steps() -> jobs.Steps[int]:
+        try:
+            for _ in range(10):
+                yield
+        finally:
+            closed.append(True)
+        return 1
+
+    lane = CountingLane(allowed=4)
+    with pytest.raises(JobCancelled):
+        jobs.run_in_lane(steps(), lane)
+    assert (lane.done, closed) == (4, [True])
+    assert jobs.run_in_lane(steps(), CountingLane(allowed=99)) == 1
+
+
+@given(st.integers(0, 200), st.integers(0, 60))
+def test_spread_takes_as_many_as_asked_in_order_from_first_to_last(n: int, count: int) -> None:
+    samples = MemorySamples({("a", 0): n})
+    picked = jobs.spread(samples.sampled("a", 0), count)
+    assert len(picked) == min(n, count)
+    numbers = [p.number for p in picked]  # type: ignore[attr-defined]
+    assert numbers == sorted(set(numbers))
+    if count > 1 and n > 1:
+        assert (numbers[0], numbers[-1]) == (0, n - 1)
+
+
+@given(st.integers(1, 300), st.floats(0.1, 0.9))
+def test_splits_come_close_to_the_wanted_fraction_everywhere(n: int, frac: float) -> None:
+    held = [jobs.split_of(i, frac) == "holdout" for i in range(n)]
+    for stop in range(1, n + 1):
+        assert abs(sum(held[:stop]) - stop * frac) <= 1.0
