@@ -43,6 +43,8 @@ class CameraScript:
     from_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"camera {self.id}: its seed must be a whole number from 0", subject=self.id)
         if not is_camera_id(self.id):
             raise ConfigError(f"{self.id!r} is no camera id", subject=self.id, remedy="use lower case letters, digits, - and _")
         if self.fps <= 0 or min(self.width_px, self.height_px) < 32:
@@ -97,7 +99,9 @@ def camera_script(table: dict[str, Any]) -> CameraScript:
     except (TypeError, ValueError):
         name = str(table["id"])
         raise ConfigError(f"camera {name}: its schedule is no list of [seconds, condition] pairs", subject=name) from None
-    return CameraScript(**table | {"schedule": schedule})
+    script = CameraScript(**table | {"schedule": schedule})
+    script.scene()  # an unknown kind or condition is told now, not when somebody watches
+    return script
 
 
 def read_scripts(path: Path) -> tuple[CameraScript, ...]:
