@@ -1,29 +1,55 @@
-"""Runs the micro-profiler's trials, one iteration per `next` (Ekya section 4.3; card, section 4.1).
+"""Runs the micro-profiler's trials: short trainings on a small sample that tell what a retraining would gain and cost.
 
-Per configuration: a copy of the serving model is trained for a few epochs on a uniform part of the labelled sample; the held-out
-quality is measured before and after each epoch, and compute per epoch is taken from the caller's timer. What the figures mean
-(curve, extrapolation, cost on the full sample) is decided in `scheduler.ekya.microprofile`.
-
-What we changed: the paper's 5-10 % of the data would be two or three frames here, where a camera has some ten labelled frames a
-window; the part is a parameter with a floor (`MIN_FRAMES`). Trials stop when the budget is used up; the first always runs.
+Ekya section 4.3 (papers/ekya.md section 4.1): for each family of configurations, a uniform random sample of the labelled data,
+few epochs from the serving model, held-out quality after each. The decisions (which configurations, what curve) are in
+`scheduler.ekya.microprofile`. What we changed:
+- all families advance epoch by epoch together, so that a budget that runs out leaves every family equally well known;
+- the batch shrinks with the sample, so that an epoch has as many updates as it would on the full data: with 5-10 % of a small
+  sample, an epoch would otherwise be a single update and show no gain at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from configs.errors import JobError
 from models.detector import Detector, YieldPoint
-from models.evaluate import MatchCounts, match_counts
+from models.evaluate import IOU_MIN, SCORE_MIN, MatchCounts, match_counts
 from models.labelled import LabelledImage, Subset, predicted
-from models.retrain import n_used, retrain
+from models.retrain import Step, n_used, retrain
+from scheduler.ekya.microprofile import families
 from scheduler.types import ProfileTrial, RetrainConfig
 
-#: A trial on fewer labelled frames says nothing.
-MIN_FRAMES = 4
+#: Fewer samples than this tell nothing, however small the fraction.
+N_MIN = 8
+
+#: Seconds of compute spent so far by the caller's job; it must not advance while the job waits for its share.
+Timer = Callable[[], float]
+
+
+@dataclass
+class _Trial:
+    """A family's run in progress."""
+
+    config: RetrainConfig
+    detector: Detector
+    steps: Generator[Step, None, None]
+    n_profiled: int
+    init_gpu_s: float
+    quality: list[float]
+    epoch_gpu_s: list[float] = field(default_factory=list)
+
+    def result(self, n_total: int) -> ProfileTrial:
+        return ProfileTrial(
+            config=self.config,
+            quality=tuple(self.quality),
+            init_gpu_s=self.init_gpu_s,
+            gpu_s_per_epoch=float(np.mean(self.epoch_gpu_s)),
+            n_profiled=self.n_profiled,
+            n_total=n_total,
+        )
 
 
 def microprofile(
@@ -36,73 +62,98 @@ def microprofile(
     data_frac: float,
     budget_gpu_s: float,
     seed: int,
-    timer: Callable[[], float],
+    timer: Timer,
     yield_point: YieldPoint | None = None,
-    score_min: float = 0.25,
-    iou_min: float = 0.3,
+    n_min: int = N_MIN,
+    score_min: float = SCORE_MIN,
+    iou_min: float = IOU_MIN,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
-    """configs: one per family. timer: compute seconds used so far. Returns the trials that were run, in order.
+    """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
-    A configuration that cannot be trained (NaN, no memory) is left out. Raises JobError 'no_data' without samples."""
-    if not len(train) or not len(holdout):
-        raise JobError("there is nothing to profile on", code="no_data", remedy="label some frames first")
-    before = yield from _quality(serving, holdout, score_min, iou_min, yield_point)
-    started_s, trials = timer(), []
-    for number, config in enumerate(configs):
-        spent = timer() - started_s
-        if trials and spent + spent / len(trials) > budget_gpu_s:
-            break
-        try:
-            trials.append(
-                (
-                    yield from _trial(
-                        serving, train, holdout, config, before, epochs, data_frac, seed + number, timer, score_min, iou_min,
-                        yield_point,
-                    )
-                )
-            )  # fmt: skip
-        except JobError as error:
-            if error.code not in ("nan", "out_of_memory"):
-                raise
-    return tuple(trials)
-
-
-def _trial(
-    serving: Detector, train: Sequence[LabelledImage], holdout: Sequence[LabelledImage], config: RetrainConfig, before: float,
-    epochs: int, data_frac: float, seed: int, timer: Callable[[], float], score_min: float, iou_min: float,
-    yield_point: YieldPoint | None,
-) -> Generator[None, None, ProfileTrial]:  # fmt: skip
+    configs: those that differ only in epochs share a trial. data_frac: part of each configuration's data that is used, at least
+    n_min pictures. epochs: at most that many per trial. budget_gpu_s: no epoch begins once that much compute is spent.
+    A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
+    Raises JobError as `retrain` does. `serving` is not changed.
+    """
+    if not len(train) or not len(holdout) or not configs:
+        return ()
+    judge = _Judge(holdout, yield_point, score_min, iou_min)
     started_s = timer()
+    before = yield from judge.quality(serving)
+    trials = [_started(serving, train, c, epochs, data_frac, seed, n_min, before, timer) for c in families(configs)]
+    try:
+        for _ in range(epochs):
+            for trial in trials:
+                if timer() - started_s >= budget_gpu_s:
+                    break
+                yield from _one_epoch(trial, timer)
+                quality = yield from judge.quality(trial.detector)
+                trial.quality.append(quality)
+    finally:
+        for trial in trials:
+            trial.steps.close()
+    return tuple(trial.result(len(train)) for trial in trials if len(trial.quality) > 1)
+
+
+def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: int = N_MIN) -> int:
+    """Pictures that a trial of `config` uses: data_frac of what the configuration would, at least n_min, at most all of it."""
+    available = n_used(config, n_train)
+    return min(available, max(n_min, round(data_frac * available)))
+
+
+def _started(
+    serving: Detector,
+    train: Sequence[LabelledImage],
+    config: RetrainConfig,
+    epochs: int,
+    data_frac: float,
+    seed: int,
+    n_min: int,
+    before: float,
+    timer: Timer,
+) -> _Trial:
+    started_s = timer()
+    n_profiled = sample_size(config, len(train), data_frac, n_min)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:n_profiled])
     detector = serving.clone()
-    sample = _uniform(train, config, data_frac, seed)
-    short = replace(config, epochs=min(epochs, config.epochs), data_frac=1.0, replay_frac=0.0)
-    init_s = timer() - started_s
-    quality, training_s, resumed_s = [before], 0.0, timer()
-    for step in retrain(detector, sample, short, seed=seed):
+    batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
+    short = replace(config, epochs=epochs, batch=batch, data_frac=1.0, replay_frac=0.0)
+    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed)
+    return _Trial(
+        config=config,
+        detector=detector,
+        steps=steps,
+        n_profiled=n_profiled,
+        init_gpu_s=timer() - started_s,
+        quality=[before],
+    )
+
+
+def _one_epoch(trial: _Trial, timer: Timer) -> Generator[None, None, None]:
+    """Trains to the end of the epoch, charging the compute of each iteration and not what happens between them."""
+    spent_s = 0.0
+    while True:
+        started_s = timer()
+        step = next(trial.steps)
+        spent_s += timer() - started_s
         yield
         if step.epoch_loss is not None:
-            training_s += timer() - resumed_s
-            quality.append((yield from _quality(detector, holdout, score_min, iou_min, yield_point)))
-            resumed_s = timer()
-    return ProfileTrial(
-        config=config, quality=tuple(quality), init_gpu_s=init_s, gpu_s_per_epoch=training_s / short.epochs,
-        n_profiled=len(sample), n_total=len(train),
-    )  # fmt: skip
+            trial.epoch_gpu_s.append(spent_s)
+            return
 
 
-def _uniform(train: Sequence[LabelledImage], config: RetrainConfig, data_frac: float, seed: int) -> Sequence[LabelledImage]:
-    """A uniform draw without replacement: `data_frac` of what the configuration would use, at least MIN_FRAMES."""
-    wanted = max(round(data_frac * n_used(config, len(train))), min(MIN_FRAMES, len(train)))
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:wanted])
-    return Subset(train, [int(i) for i in chosen])
+@dataclass(frozen=True)
+class _Judge:
+    """Held-out quality of a detector, one picture an iteration."""
 
+    holdout: Sequence[LabelledImage]
+    yield_point: YieldPoint | None
+    score_min: float
+    iou_min: float
 
-def _quality(
-    detector: Detector, samples: Sequence[LabelledImage], score_min: float, iou_min: float, yield_point: YieldPoint | None
-) -> Generator[None, None, float]:
-    """F1 on the samples, one frame an iteration."""
-    total = MatchCounts()
-    for found, labels in predicted(detector, samples, score_min=score_min, yield_point=yield_point):
-        total += match_counts(found, labels, iou_min=iou_min, score_min=score_min)
-        yield
-    return total.f1
+    def quality(self, detector: Detector) -> Generator[None, None, float]:
+        total = MatchCounts()
+        for found, labels in predicted(detector, self.holdout, score_min=self.score_min, yield_point=self.yield_point):
+            total += match_counts(found, labels, iou_min=self.iou_min, score_min=self.score_min)
+            yield
+        return total.f1

@@ -11,7 +11,7 @@ decay, clipped gradients. Close the generator to cancel; the detector is then ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def retrain(
     micro_batch: int = 1,
     replay: Sequence[LabelledImage] = (),
     augmentation: Augmentation | None = None,
-) -> Iterator[Step]:
+) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
     samples: new labelled pictures; replay: older ones (may be empty); both are read one picture at a time.
@@ -130,7 +130,7 @@ class _Run:
         self._rng = np.random.default_rng(seed)
         self._done = 0
 
-    def steps(self, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage]) -> Iterator[Step]:
+    def steps(self, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage]) -> Generator[Step, None, None]:
         config = self._config
         chosen = np.sort(self._rng.permutation(len(samples))[: n_used(config, len(samples))])
         total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch)

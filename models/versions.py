@@ -1,97 +1,178 @@
-"""Model versions as files: `model.safetensors` and `manifest.json` in one folder per version.
+"""Model versions as files: `models/<camera>/<version>/{model.safetensors, manifest.json}`.
 
-Writing the folder as a whole (temporary name, fsync, rename) and the database rows are `edge.store`'s; this module knows what is
-in it. Weights are safetensors, never pickles, and are checked against the manifest's SHA-256 whenever they are read.
+`save_version` fills a folder that the caller moves to its name in one rename (`edge.store.folder.DataFolder.new_version`) and
+`write_version` does both for those without a data folder; so a version is there whole or not at all. The manifest holds the
+weights' SHA-256 and is written last; `load_version` verifies it. No database here.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from configs.errors import WeightsError
 from models.detector import DetectorSpec
+from models.weights import sha256_of
 from scheduler.types import RetrainConfig
 
-WEIGHTS = "model.safetensors"
-MANIFEST = "manifest.json"
-_NUMBER = re.compile(r"-(\d{6,})$")
-_REMEDY = "roll back with 'driftbox models rollback', or delete the version's folder"
+MODEL_FILE = "model.safetensors"
+MANIFEST_FILE = "manifest.json"
+SCHEMA = 1
+_TEMPORARY = ".part-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """How a version came to be. parent: version it was retrained from, None for a camera's first; config, window: the retraining
-    and the window whose labels it learned from; quality: on held-out labels, by name of the measure."""
+    """What is known of a version. config: the retraining that made it from `parent` (None: a camera's first model).
+    window and samples: the labelled data it was trained on. quality: measures on the held-out split by name (0-1)."""
 
     id: str
     stream: str
     parent: str | None
     spec: DetectorSpec
+    config: RetrainConfig | None
+    window: int | None
     created_utc: float
-    config: RetrainConfig | None = None
-    window: int | None = None
-    quality: Mapping[str, float] | None = None
+    samples: tuple[str, ...] = ()
+    quality: Mapping[str, float] = field(default_factory=dict)
     sha256: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedVersion:
     manifest: Manifest
     state: dict[str, torch.Tensor]
 
 
 def version_id(stream: str, existing: Iterable[str]) -> str:
-    """The next id of a camera: 'gate-000001', 'gate-000002', ..."""
-    numbers = [int(found[1]) for id in existing if id.startswith(f"{stream}-") and (found := _NUMBER.search(id))]
+    """The id after all of `existing`: 'cam1' with 'cam1-000002' -> 'cam1-000003'. Ids of other streams do not count."""
+    pattern = re.compile(re.escape(stream) + r"-(\d+)")
+    numbers = [int(match[1]) for id in existing if (match := pattern.fullmatch(id))]
     return f"{stream}-{max(numbers, default=0) + 1:06d}"
 
 
 def save_version(folder: Path, manifest: Manifest, state: Mapping[str, torch.Tensor]) -> str:
-    """Writes both files into `folder`, which exists and is nobody else's yet. Returns the SHA-256 of the weights."""
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
-    sha256 = hashlib.sha256(data).hexdigest()
-    body = {**asdict(manifest), "arch": manifest.spec.arch, "input_px": manifest.spec.input_px, "sha256": sha256}
-    del body["spec"]
-    (folder / WEIGHTS).write_bytes(data)
-    (folder / MANIFEST).write_text(json.dumps(body, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return sha256
+    """Writes weights, then the manifest with their SHA-256 (returned), into an existing folder; both have reached the disk.
+    OSError passes through: the owner of the folder says what a full disk means."""
+    weights = folder / MODEL_FILE
+    meta = {"arch": manifest.spec.arch, "input_px": str(manifest.spec.input_px), "version": manifest.id}
+    weights.write_bytes(safetensors.torch.save(dict(state), metadata=meta))
+    _to_disk(weights)
+    digest = sha256_of(weights)
+    text = json.dumps(_as_json(manifest, digest), indent=2, sort_keys=True)
+    (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
+    _to_disk(folder / MANIFEST_FILE)
+    _to_disk(folder)
+    return digest
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """Raises WeightsError naming the version when the manifest is missing or damaged."""
+def write_version(root: Path, manifest: Manifest, state: Mapping[str, torch.Tensor]) -> Path:
+    """Writes `root/<stream>/<id>` under a temporary name and renames it. Raises ValueError when it is there already."""
+    final = root / manifest.stream / manifest.id
+    if final.exists():
+        raise ValueError(f"version {manifest.id} of {manifest.stream} exists already")
+    part = final.with_name(f"{_TEMPORARY}{os.getpid()}-{manifest.id}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
     try:
-        body: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        spec = DetectorSpec(arch=body.pop("arch"), input_px=body.pop("input_px"))
-        config = body.pop("config")
-        return Manifest(**body, spec=spec, config=RetrainConfig(**config) if config else None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"the manifest of model {folder.name} cannot be read: {type(error).__name__}"
-        raise WeightsError(text, subject=folder.name, remedy=_REMEDY) from error
+        save_version(part, manifest, state)
+        part.rename(final)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    _to_disk(final.parent)
+    return final
 
 
 def load_version(folder: Path) -> LoadedVersion:
-    """Reads a version and checks its weights. Raises WeightsError when anything is missing, cut short or changed."""
-    manifest = load_manifest(folder)
+    """Manifest and verified weights. Raises WeightsError when anything is missing, half written or changed since."""
+    manifest = read_manifest(folder)
+    weights = folder / MODEL_FILE
     try:
-        data = (folder / WEIGHTS).read_bytes()
+        digest = sha256_of(weights)
+        if digest != manifest.sha256:
+            raise _damaged(folder, f"its weights have SHA-256 {digest[:12]}, its manifest says {manifest.sha256[:12]}")
+        return LoadedVersion(manifest=manifest, state=safetensors.torch.load_file(str(weights)))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _damaged(folder, "its weights cannot be read") from error
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest alone, weights not looked at. Raises WeightsError when it is missing or not one of ours."""
+    try:
+        data = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return _from_json(data)
     except OSError as error:
-        text = f"the weights of model {folder.name} cannot be read: {error.strerror}"
-        raise WeightsError(text, subject=folder.name, remedy=_REMEDY) from error
-    if hashlib.sha256(data).hexdigest() != manifest.sha256:
-        text = f"the weights of model {folder.name} do not have the checksum of their manifest"
-        raise WeightsError(text, subject=folder.name, remedy=_REMEDY)
+        raise _damaged(folder, "its manifest is missing") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder, "its manifest is not readable") from error
+
+
+def list_versions(root: Path, stream: str) -> list[Manifest]:
+    """Manifests of a camera's complete versions, by id. Folders that are temporary, half written or damaged are left out."""
+    found = []
+    for folder in sorted((root / stream).glob("*")) if (root / stream).is_dir() else []:
+        if folder.name.startswith(".") or not (folder / MODEL_FILE).is_file():
+            continue
+        try:
+            manifest = read_manifest(folder)
+        except WeightsError:
+            continue
+        if manifest.id == folder.name:
+            found.append(manifest)
+    return found
+
+
+def lineage(versions: Iterable[Manifest], id: str) -> list[Manifest]:
+    """A version and its ancestors, newest first, as far back as they are among `versions`. Raises KeyError for an unknown
+    id."""
+    by_id = {manifest.id: manifest for manifest in versions}
+    line = [by_id[id]]
+    while (parent := line[-1].parent) is not None and parent in by_id and by_id[parent] not in line:
+        line.append(by_id[parent])
+    return line
+
+
+def _as_json(manifest: Manifest, sha256: str) -> dict[str, Any]:
+    data = asdict(manifest)
+    spec = data.pop("spec")
+    return {**data, "schema": SCHEMA, "arch": spec["arch"], "input_px": spec["input_px"], "sha256": sha256}
+
+
+def _from_json(data: dict[str, Any]) -> Manifest:
+    if data["schema"] > SCHEMA:
+        raise ValueError("written by a newer Driftbox")
+    known = {f.name for f in fields(Manifest)} - {"spec", "config", "samples", "quality"}
+    return Manifest(
+        spec=DetectorSpec(arch=str(data["arch"]), input_px=int(data["input_px"])),
+        config=RetrainConfig(**data["config"]) if data["config"] is not None else None,
+        samples=tuple(data.get("samples", ())),
+        quality=dict(data.get("quality", {})),
+        **{name: data[name] for name in known},
+    )
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
-        return LoadedVersion(manifest=manifest, state=load(data))
-    except SafetensorError as error:
-        text = f"the weights of model {folder.name} are no safetensors: {error}"
-        raise WeightsError(text, subject=folder.name, remedy=_REMEDY) from error
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _damaged(folder: Path, why: str) -> WeightsError:
+    return WeightsError(
+        f"model version {folder.name} is damaged: {why}",
+        subject=folder.name,
+        remedy="roll the camera back to another version (driftbox models rollback)",
+    )
