@@ -47,7 +47,7 @@ from streams.reconnect import (
     Wait,
     Waited,
 )
-from streams.source import CameraStatus
+from streams.source import CameraState, CameraStatus
 from streams.url import SourceKind, SourceUrl
 from streams.video import to_rgb
 
@@ -243,11 +243,12 @@ class PyavCamera:
     def status(self) -> CameraStatus:
         with self._changed:
             state, since_s, code = self._machine.state(self._clock.now_s())
+            silent = "nothing comes from the camera" if state is CameraState.STALLED else ""
             return CameraStatus(
                 state=state,
                 since_s=since_s,
                 code=code,
-                error=self._machine.error,
+                error=self._machine.error or silent,
                 width_px=self._size_px[0],
                 height_px=self._size_px[1],
                 fps=self._fps or self._rate.seen_fps(),

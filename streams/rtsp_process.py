@@ -85,6 +85,11 @@ class RtspServerProcess:
             self.stop()
             raise
 
+    @property
+    def pid(self) -> int | None:
+        """The process's id, or None while there is none."""
+        return self._process.pid if self._process else None
+
     def url(self, name: str, *, user: str = "", password: str = "") -> str:
         """The address of a mount, as `RtspServer.url`. Raises KeyError for an unknown mount."""
         if name not in {mount.name for mount in self._mounts}:

@@ -18,6 +18,7 @@ import logging
 import re
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -383,17 +384,25 @@ class RtspServer:
     """Mounts on one port, served by a thread of its own; every method may be called from any other thread.
 
     port 0 takes a free one, kept over `kill` and `start`. With a user and a password viewers must show them; auth is 'digest'
-    or 'basic'.
+    or 'basic'. tls: a server's context makes it RTSPS.
     """
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, *, user: str = "", password: str = "", auth: str = "digest"
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        user: str = "",
+        password: str = "",
+        auth: str = "digest",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if auth not in ("digest", "basic"):
             raise ValueError(f"auth must be digest or basic, got {auth!r}")
         self.host = host
         self.port = port
         self._user, self._password, self._auth = user, password, auth
+        self._tls = tls
         self._mounts: dict[str, Mount] = {}
         self._viewers: set[Viewer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -414,13 +423,14 @@ class RtspServer:
     ) -> None:
         """A mount showing frames(index), uint8 (height, width, 3) RGB, at `fps` with a keyframe every `keyframe_s`."""
         pictures = Pictures(width_px=width, height_px=height, frames=frames, codec=codec)
-        self._add(name, FrameFeed(pictures, fps=fps, keyframe_s=keyframe_s))
+        self.add_feed(name, FrameFeed(pictures, fps=fps, keyframe_s=keyframe_s))
 
     def add_file(self, name: str, path: str | Path, loop: bool = True) -> None:
         """A mount showing an H.264 or H.265 file in real time. Raises StreamError when it is none."""
-        self._add(name, FileFeed(path, loop=loop))
+        self.add_feed(name, FileFeed(path, loop=loop))
 
-    def _add(self, name: str, feed: Feed) -> None:
+    def add_feed(self, name: str, feed: Feed) -> None:
+        """A mount showing anything else."""
         if name in self._mounts:
             raise ValueError(f"mount {name!r} exists already")
         mount = self._mounts[name] = Mount(name, feed)
@@ -429,7 +439,8 @@ class RtspServer:
 
     def url(self, name: str, *, user: str = "", password: str = "") -> str:
         """The address of a mount; with the given credentials in it, if any. Raises KeyError for an unknown mount."""
-        return address(self.host, self.port, self._mounts[name].name, user=user, password=password)
+        scheme = "rtsps" if self._tls else "rtsp"
+        return address(self.host, self.port, self._mounts[name].name, user=user, password=password, scheme=scheme)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -459,7 +470,7 @@ class RtspServer:
 
     def _serve(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
         asyncio.set_event_loop(loop)
-        server = loop.run_until_complete(asyncio.start_server(self._connected, sock=listening))
+        server = loop.run_until_complete(asyncio.start_server(self._connected, sock=listening, ssl=self._tls))
         try:
             loop.run_forever()
         finally:
@@ -556,10 +567,10 @@ class RtspServer:
         return secrets.compare_digest(fields.get("response", ""), expected)
 
 
-def address(host: str, port: int, name: str, *, user: str = "", password: str = "") -> str:
-    """rtsp://[user:password@]host:port/name, quoted as URLs need it."""
+def address(host: str, port: int, name: str, *, user: str = "", password: str = "", scheme: str = "rtsp") -> str:
+    """scheme://[user:password@]host:port/name, quoted as URLs need it."""
     credentials = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
-    return f"rtsp://{credentials}{host}:{port}/{quote(name)}"
+    return f"{scheme}://{credentials}{host}:{port}/{quote(name)}"
 
 
 def _md5(text: str) -> str:
