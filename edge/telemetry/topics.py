@@ -1,0 +1,224 @@
+"""What stands where on MQTT: topics, payloads, and what has changed since the last look. No network here.
+
+    <prefix>/<site>/<box>/availability          online | offline (text; retained; birth and will)
+    <prefix>/<site>/<box>/window                plan and outcome of windows (retained)
+    <prefix>/<site>/<box>/stats                 every 60 s
+    <prefix>/<site>/<box>/events                notes of the box
+    <prefix>/<site>/<box>/camera/<id>/status    state, error, rates (retained)
+    <prefix>/<site>/<box>/camera/<id>/quality   newest measurement (retained)
+    <prefix>/<site>/<box>/camera/<id>/model     serving version (retained)
+    <prefix>/<site>/<box>/camera/<id>/events    state changes, new models, notes
+
+Every JSON payload has `schema` (see SCHEMA) and `at` (UTC, ISO 8601). docs/mqtt.md describes the fields; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from edge.status import BoxStatus, CameraView, OutcomeView, PlanView
+
+#: Version of all payloads; raised when a field changes its meaning or disappears.
+SCHEMA = 1
+STATS_EVERY_S = 60.0
+ONLINE, OFFLINE = "online", "offline"
+#: Kinds of messages under a camera and under the box, for the documentation test.
+CAMERA_KINDS = ("status", "quality", "model", "events")
+BOX_KINDS = ("availability", "window", "stats", "events")
+#: Notes remembered as published.
+_NOTES_KEPT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One publication, QoS 1. payload: UTF-8 JSON."""
+
+    topic: str
+    payload: bytes
+    retain: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics:
+    """The names of one box's topics."""
+
+    prefix: str
+    site: str
+    box: str
+
+    def of_box(self, kind: str) -> str:
+        return f"{self.prefix}/{self.site}/{self.box}/{kind}"
+
+    def of_camera(self, camera_id: str, kind: str) -> str:
+        return f"{self.prefix}/{self.site}/{self.box}/camera/{camera_id}/{kind}"
+
+
+def iso_utc(at_utc: float) -> str:
+    """'2026-01-31T12:00:00.250Z'."""
+    return datetime.fromtimestamp(at_utc, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def payload(at_utc: float, body: dict[str, Any]) -> bytes:
+    """The body with `schema` and `at` in front."""
+    return json.dumps({"schema": SCHEMA, "at": iso_utc(at_utc), **body}, ensure_ascii=False, allow_nan=False).encode()
+
+
+class Changes:
+    """Remembers what was published and says what is new in a status. `forget` after a new connection: a broker that was
+    restarted may have lost its retained messages."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.topics = topics
+        self._sent: dict[str, dict[str, Any]] = {}
+        self._states: dict[str, tuple[str, str | None]] = {}
+        self._models: dict[str, str] = {}
+        self._notes: deque[tuple[float, str | None, str]] = deque(maxlen=_NOTES_KEPT)
+        self._stats_utc: float | None = None
+        self._outcome: int | None = None
+
+    def forget(self) -> None:
+        """Makes the next `messages` tell every retained state again."""
+        self._sent.clear()
+
+    def messages(self, status: BoxStatus) -> list[Message]:
+        """What to publish now, oldest fact first."""
+        found: list[Message] = []
+        for camera in status.cameras:
+            found += self._camera(status.now_utc, camera)
+        found += self._window(status)
+        found += self._new_notes(status)
+        if self._stats_utc is None or abs(status.now_utc - self._stats_utc) >= STATS_EVERY_S:
+            self._stats_utc = status.now_utc
+            found.append(
+                Message(topic=self.topics.of_box("stats"), payload=payload(status.now_utc, stats(status)), retain=False)
+            )
+        return found
+
+    def _retained(self, topic: str, at_utc: float, body: dict[str, Any]) -> list[Message]:
+        if self._sent.get(topic) == body:
+            return []
+        self._sent[topic] = body
+        return [Message(topic=topic, payload=payload(at_utc, body), retain=True)]
+
+    def _event(self, topic: str, at_utc: float, body: dict[str, Any]) -> Message:
+        return Message(topic=topic, payload=payload(at_utc, body), retain=False)
+
+    def _camera(self, now_utc: float, camera: CameraView) -> list[Message]:
+        topic = self.topics.of_camera(camera.id, "status")
+        found = self._retained(topic, now_utc, camera_status(camera))
+        found += self._camera_events(now_utc, camera)
+        if camera.model:
+            found += self._retained(self.topics.of_camera(camera.id, "model"), now_utc, {"version": camera.model})
+        if camera.quality_history:
+            point = camera.quality_history[-1]
+            body = {"f1": round(point.f1, 4), "version": point.version, "measured": iso_utc(point.at_utc)}
+            found += self._retained(self.topics.of_camera(camera.id, "quality"), now_utc, body)
+        return found
+
+    def _camera_events(self, now_utc: float, camera: CameraView) -> list[Message]:
+        topic = self.topics.of_camera(camera.id, "events")
+        found = []
+        state, before = (camera.state, camera.code), self._states.get(camera.id)
+        if before is not None and before != state:
+            found.append(self._event(topic, now_utc, {"kind": "state", "from": before[0], "to": state[0], "code": state[1]}))
+        self._states[camera.id] = state
+        model_before = self._models.get(camera.id)
+        if model_before and camera.model and model_before != camera.model:
+            found.append(self._event(topic, now_utc, {"kind": "model", "from": model_before, "to": camera.model}))
+        self._models[camera.id] = camera.model
+        return found
+
+    def _window(self, status: BoxStatus) -> list[Message]:
+        topic = self.topics.of_box("window")
+        found = []
+        for outcome in reversed(status.outcomes):
+            if self._outcome is None or outcome.window > self._outcome:
+                self._outcome = outcome.window
+                found.append(Message(topic=topic, payload=payload(outcome.closed_utc, outcome_body(outcome)), retain=True))
+        if status.plan is not None:
+            body = plan_body(status.plan)
+            # Kept under a name of its own: plan and outcome share the topic, and each is told once.
+            if self._sent.get(f"{topic}#plan") != body:
+                self._sent[f"{topic}#plan"] = body
+                found.append(Message(topic=topic, payload=payload(status.plan.at_utc, body), retain=True))
+        return found
+
+    def _new_notes(self, status: BoxStatus) -> list[Message]:
+        found = []
+        for note in reversed(status.notes):
+            key = (note.at_utc, note.camera, note.text)
+            if key in self._notes:
+                continue
+            self._notes.append(key)
+            topic = self.topics.of_camera(note.camera, "events") if note.camera else self.topics.of_box("events")
+            found.append(self._event(topic, note.at_utc, {"kind": "note", "text": note.text}))
+        return found
+
+
+def camera_status(camera: CameraView) -> dict[str, Any]:
+    """State without numbers that change every second (those are in `stats`), so that it is told when something happens."""
+    return {
+        "name": camera.name or camera.id,
+        "state": camera.state,
+        "code": camera.code,
+        "error": camera.error,
+        "width_px": camera.width_px,
+        "height_px": camera.height_px,
+        "knobs": camera.knobs,
+    }
+
+
+def plan_body(plan: PlanView) -> dict[str, Any]:
+    return {
+        "kind": "plan",
+        "window": plan.window,
+        "policy": plan.policy,
+        "reason": plan.reason,
+        "spare_pct": plan.spare_pct,
+        "expected_quality": plan.expected_quality,
+        "cameras": [stream.model_dump(mode="json") for stream in plan.streams],
+    }
+
+
+def outcome_body(outcome: OutcomeView) -> dict[str, Any]:
+    return {
+        "kind": "outcome",
+        "window": outcome.window,
+        "opened": iso_utc(outcome.opened_utc),
+        "closed": iso_utc(outcome.closed_utc),
+        "predicted_quality": outcome.predicted_quality,
+        "realised_quality": outcome.realised_quality,
+        "cameras": [stream.model_dump(mode="json") for stream in outcome.streams],
+        "notes": list(outcome.notes),
+    }
+
+
+def stats(status: BoxStatus) -> dict[str, Any]:
+    """Numbers of the whole box and of each camera."""
+    qualities = [camera.quality for camera in status.cameras if camera.quality is not None]
+    return {
+        "software": status.software,
+        "uptime_s": round(max(0.0, status.now_utc - status.started_utc), 1),
+        "cameras_live": sum(camera.state == "live" for camera in status.cameras),
+        "mean_quality": round(sum(qualities) / len(qualities), 4) if qualities else None,
+        "capacity_pct": status.capacity_pct,
+        "spare_pct": status.spare_pct,
+        "cameras": {
+            camera.id: {
+                "analysed_fps": round(camera.analysed_fps, 2),
+                "frames_analysed": camera.frames_analysed,
+                "frames_dropped": camera.frames_dropped,
+                "reconnects": camera.reconnects,
+                "objects": camera.objects,
+            }
+            for camera in status.cameras
+        },
+        "shares": {
+            share.job: {"promised_pct": round(share.promised_pct, 1), "received_pct": round(share.received_pct, 1)}
+            for share in status.shares
+        },
+    }

@@ -1,0 +1,146 @@
+"""What is told over MQTT and when: changes only, everything again after a new connection, nothing secret."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.status import BoxStatus, CameraView, NoteView, OutcomeView, PlanView, QualityPoint
+from edge.telemetry import topics
+from edge.telemetry.topics import Changes, Message, Topics
+from edge.web.fake import EPOCH_UTC, FakeSource
+
+PAGE = Path(__file__).parents[3] / "docs/mqtt.md"
+NAMES = Topics(prefix="driftbox", site="home", box="demo")
+
+
+def status_of(camera: CameraView | None = None, *, now_utc: float = EPOCH_UTC, **fields: Any) -> BoxStatus:
+    cameras = (camera or CameraView(id="gate", state="live", model="gate-1"),)
+    return BoxStatus(box="demo", site="home", now_utc=now_utc, started_utc=EPOCH_UTC - 5, cameras=cameras, **fields)
+
+
+def body(message: Message) -> Any:
+    return json.loads(message.payload)
+
+
+def told(messages: list[Message]) -> list[str]:
+    return [message.topic.removeprefix("driftbox/home/demo/") for message in messages]
+
+
+def test_the_first_look_tells_every_state() -> None:
+    messages = Changes(NAMES).messages(FakeSource().status())
+    names = told(messages)
+    assert {f"camera/{id}/status" for id in ("gate", "yard", "dock", "hall")} <= set(names)
+    assert {"camera/gate/quality", "camera/gate/model", "camera/dock/events", "stats"} <= set(names)
+    assert [body(m)["kind"] for m in messages if m.topic.endswith("/window")] == ["outcome", "outcome", "plan"]
+    assert [body(m)["window"] for m in messages if m.topic.endswith("/window")] == [1, 2, 3], "oldest first"
+
+
+def test_nothing_new_is_nothing_told() -> None:
+    changes = Changes(NAMES)
+    changes.messages(status_of())
+    assert changes.messages(status_of(now_utc=EPOCH_UTC + 1)) == []
+
+
+def test_states_are_retained_and_events_are_not() -> None:
+    for message in Changes(NAMES).messages(FakeSource().status()):
+        assert message.retain == message.topic.endswith(("/status", "/quality", "/model", "/window")), message.topic
+
+
+def test_every_payload_has_schema_and_a_utc_time() -> None:
+    for message in Changes(NAMES).messages(FakeSource().status()):
+        found = body(message)
+        assert found["schema"] == topics.SCHEMA
+        assert found["at"].endswith("Z")
+        assert datetime.fromisoformat(found["at"]).utcoffset() is not None
+
+
+def test_times_are_iso_utc() -> None:
+    assert topics.iso_utc(0.25) == "1970-01-01T00:00:00.250Z"
+
+
+def test_a_change_of_state_is_told_once_as_state_and_as_event() -> None:
+    changes = Changes(NAMES)
+    changes.messages(status_of())
+    lost = CameraView(id="gate", state="stalled", code="timeout", error="no frames", model="gate-1")
+    messages = changes.messages(status_of(lost))
+    assert told(messages) == ["camera/gate/status", "camera/gate/events"]
+    assert body(messages[1]) | {"at": ""} == {
+        "schema": 1, "at": "", "kind": "state", "from": "live", "to": "stalled", "code": "timeout",
+    }  # fmt: skip
+    assert changes.messages(status_of(lost)) == []
+
+
+def test_a_new_model_is_told() -> None:
+    changes = Changes(NAMES)
+    changes.messages(status_of())
+    messages = changes.messages(status_of(CameraView(id="gate", state="live", model="gate-2")))
+    assert sorted(told(messages)) == ["camera/gate/events", "camera/gate/model"]
+    event = next(body(m) for m in messages if m.topic.endswith("events"))
+    assert (event["kind"], event["from"], event["to"]) == ("model", "gate-1", "gate-2")
+
+
+def test_a_measurement_is_told() -> None:
+    changes = Changes(NAMES)
+    changes.messages(status_of())
+    point = QualityPoint(at_utc=EPOCH_UTC, f1=0.61239, version="gate-1")
+    (message,) = changes.messages(status_of(CameraView(id="gate", state="live", model="gate-1", quality_history=(point,))))
+    assert (body(message)["f1"], body(message)["measured"]) == (0.6124, topics.iso_utc(EPOCH_UTC))
+
+
+def test_plan_and_outcome_share_a_topic_and_are_told_once() -> None:
+    changes = Changes(NAMES)
+    plan = PlanView(window=4, policy="thief", at_utc=EPOCH_UTC, spare_pct=5, expected_quality=0.6)
+    outcome = OutcomeView(window=3, opened_utc=EPOCH_UTC - 200, closed_utc=EPOCH_UTC, realised_quality=0.5)
+    first = [m for m in changes.messages(status_of(plan=plan, outcomes=(outcome,))) if m.topic.endswith("/window")]
+    assert [body(m)["kind"] for m in first] == ["outcome", "plan"]
+    assert body(first[0])["closed"] == topics.iso_utc(EPOCH_UTC)
+    assert changes.messages(status_of(plan=plan, outcomes=(outcome,))) == []
+    changes.forget()
+    again = changes.messages(status_of(plan=plan, outcomes=(outcome,)))
+    assert told(again) == ["camera/gate/status", "camera/gate/model", "window"], "an old outcome is not told again"
+
+
+def test_notes_are_told_once_even_after_a_new_connection() -> None:
+    changes = Changes(NAMES)
+    notes = (NoteView(at_utc=EPOCH_UTC, text="disk is full"), NoteView(at_utc=EPOCH_UTC, text="training failed", camera="gate"))
+    names = told(changes.messages(status_of(notes=notes)))
+    assert "events" in names
+    assert "camera/gate/events" in names
+    changes.forget()
+    assert not [n for n in told(changes.messages(status_of(notes=notes))) if n.endswith("events")]
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(59.0, False), (60.0, True), (-3600.0, True)])
+def test_stats_come_every_minute_also_when_the_clock_jumps_back(after_s: float, expected: bool) -> None:
+    changes = Changes(NAMES)
+    assert "stats" in told(changes.messages(status_of()))
+    assert ("stats" in told(changes.messages(status_of(now_utc=EPOCH_UTC + after_s)))) == expected
+
+
+def test_stats_hold_the_numbers_of_box_and_cameras() -> None:
+    found = topics.stats(FakeSource().status())
+    assert found["cameras_live"] == 2
+    assert found["shares"]["infer:yard"] == {"promised_pct": 20.0, "received_pct": 12.5}
+    assert found["cameras"]["gate"]["analysed_fps"] == 4.8
+    assert topics.stats(status_of())["mean_quality"] is None
+
+
+def test_every_kind_of_message_is_documented_and_none_else_exists() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    kinds = [*(f"camera/<id>/{kind}" for kind in topics.CAMERA_KINDS), *topics.BOX_KINDS]
+    assert not [kind for kind in kinds if f"`<prefix>/<site>/<box>/{kind}`" not in page]
+    assert {name.rpartition("/")[2] for name in told(Changes(NAMES).messages(FakeSource().status()))} <= {
+        *topics.CAMERA_KINDS,
+        *topics.BOX_KINDS,
+    }
+
+
+def test_every_field_is_documented() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    fields = {key for message in Changes(NAMES).messages(FakeSource().status()) for key in body(message)}
+    assert not [field for field in fields if f"`{field}`" not in page]
