@@ -67,8 +67,13 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         label_frames=config.window.label_frames, holdout_frac=config.window.holdout_frac,
         gate_frames=config.window.gate_frames, gate_margin=config.window.gate_margin, min_gain=config.scheduler.min_gain,
         golden_gpu_s=golden_cost_s, profile_epochs=config.window.profile_epochs,
-        profile_data_frac=config.window.profile_data_frac, retrain=retrain_configs(config),
+        profile_data_frac=config.window.profile_data_frac, retrain=retrain_configs(config), speed=speed_of(config.gpus.capacity_pct),
     )  # fmt: skip
+
+
+def speed_of(capacity_pct: int) -> tuple[tuple[float, float], ...]:
+    """How fast a job runs at a share, on CPU lanes: a job is one thread, so it gains nothing above one core."""
+    return ((0.0, 0.0), (100.0, 1.0), (float(capacity_pct), 1.0)) if capacity_pct > 100 else ()
 
 
 def retrain_configs(config: BoxConfig) -> tuple[RetrainConfig, ...]:
@@ -215,10 +220,9 @@ def run_box(config: BoxConfig, *, demo: bool = False, say: Callable[[str], None]
     with built(config, say=say) as box, ExitStack() as stack:
         status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site)
         if config.web.enabled:
-            from edge.api import make_app
             from edge.web.serve import WebServer
 
-            server = stack.enter_context(WebServer(make_app(status), host=config.web.host, port=config.web.port))
+            server = stack.enter_context(WebServer(status, host=config.web.host, port=config.web.port))
             say(f"status page: {server.url}")
         if config.telemetry.mqtt.enabled:
             from edge.telemetry.publisher import start_telemetry
@@ -246,4 +250,4 @@ def set_up_logging() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
