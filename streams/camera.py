@@ -321,7 +321,7 @@ class PyavCamera:
 
     def _read(self, container: InputContainer, stream: VideoStream) -> Action:
         session = _Session(decoder=_decoder(stream), fps=_rate_of(stream))
-        pace = None if container.format.name in _LIVE_FORMATS else self._new_pace()
+        pace = None if container.format.name in _LIVE_FORMATS else self._new_pace(session.fps)
         with self._changed:
             self._undecoded_since_s = None
             self._size_px = (stream.codec_context.width, stream.codec_context.height)
@@ -346,8 +346,10 @@ class PyavCamera:
             self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
         return self._handle(Ended(finite=finite, repeat=self._loop))
 
-    def _new_pace(self) -> _Pace:
-        return _Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), self._captured_s))
+    def _new_pace(self, fps: float) -> _Pace:
+        # A recording that repeats goes on one picture after its last one.
+        next_s = self._captured_s + (1.0 / fps if fps > 0 else 0.0)
+        return _Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), next_s))
 
     def _take(self, packet: AvPacket, session: _Session, pace: _Pace | None) -> None:
         captured_s, captured_utc = self._clock.now_s(), self._clock.utc()
@@ -364,7 +366,7 @@ class PyavCamera:
                 self._changed.wait()
             self._queue.put(item)
             if item.size_bytes:
-                self._captured_s = item.times_s[0]
+                self._captured_s = max(self._captured_s, item.times_s[0])
                 self._rate.saw(item.times_s[0], keyframe=item.keyframe)
                 self._machine.handle(Packet(), self._clock.now_s())
             if self._realtime and not self._is_wanted():

@@ -1,0 +1,139 @@
+"""Cameras against an RTSP server that is not ours: GStreamer's, a system package."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.errors import StreamErrorCode
+from streams.camera import PyavCamera, open_camera
+from streams.source import CameraState
+
+pytestmark = pytest.mark.rtsp
+
+SCRIPT = Path(__file__).parent.parent / "support" / "gst_rtsp_server.py"
+HINT = "apt-get install gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,ugly} python3-gi"
+PATIENCE_S = 20.0
+
+
+def lacking(reason: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; {HINT}")
+    pytest.skip(f"{reason}; {HINT}")
+
+
+class Gst:
+    """The server's process. open_port has no password, locked_port asks for joe:secret."""
+
+    def __init__(self) -> None:
+        python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or lacking("no system python3")
+        self.process = subprocess.Popen(
+            [str(python), str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if selector.select(PATIENCE_S) else ""
+        if not line:
+            self.stop()
+            lacking("GStreamer's RTSP server does not run")
+        self.open_port, self.locked_port = map(int, line.split())
+
+    def has(self, path: str) -> bool:
+        camera = open_camera("probe", f"rtsp://127.0.0.1:{self.open_port}{path}")
+        camera.start()
+        try:
+            until_s = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until_s and camera.status().code is None:
+                if camera.next_frame(after_seq=-1, timeout_s=0.2) is not None:
+                    return True
+            return camera.status().code is not StreamErrorCode.NOT_FOUND
+        finally:
+            camera.stop()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture(scope="module")
+def gst() -> Iterator[Gst]:
+    server = Gst()
+    yield server
+    server.stop()
+
+
+def take(camera: PyavCamera, count: int) -> list[tuple[int, ...]]:
+    """Starts the camera, takes frames, stops it; returns their shapes."""
+    camera.start()
+    try:
+        shapes, seq = [], -1
+        for _ in range(count):
+            frame = camera.next_frame(after_seq=seq, timeout_s=PATIENCE_S)
+            assert frame is not None, camera.status()
+            assert frame.image.any(), "the test picture is not black"
+            seq = frame.seq
+            shapes.append(frame.image.shape)
+        assert camera.status().state is CameraState.LIVE
+        return shapes
+    finally:
+        camera.stop()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+@pytest.mark.parametrize("path", ["/h264", "/bare", "/mjpeg", "/h265"])
+def test_codecs_and_transports(gst: Gst, path: str, transport: str) -> None:
+    if path == "/h265" and not gst.has(path):
+        pytest.skip("this GStreamer has no H.265 encoder")
+    camera = open_camera("gst", f"rtsp://127.0.0.1:{gst.open_port}{path}", transport=transport)
+    assert set(take(camera, 15)) == {(240, 320, 3)}
+    status = camera.status()
+    assert (status.width_px, status.height_px) == (320, 240)
+
+
+def test_the_right_password(gst: Gst) -> None:
+    assert take(open_camera("gst", f"rtsp://joe:secret@127.0.0.1:{gst.locked_port}/h264"), 5)
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [("joe:wrong@127.0.0.1:{locked}/h264", StreamErrorCode.AUTH), ("127.0.0.1:{locked}/h264", StreamErrorCode.AUTH)]
+    + [("127.0.0.1:{open}/nothing", StreamErrorCode.NOT_FOUND)],
+)
+def test_refusals_have_their_code(gst: Gst, place: str, code: StreamErrorCode) -> None:
+    camera = open_camera("gst", "rtsp://" + place.format(open=gst.open_port, locked=gst.locked_port))
+    camera.start()
+    try:
+        until_s = time.monotonic() + PATIENCE_S
+        while camera.status().code is None and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert camera.status().code is code
+        assert camera.status().state in (CameraState.WAITING, CameraState.CONNECTING)
+    finally:
+        camera.stop()
+
+
+def test_a_killed_server_is_noticed() -> None:
+    gst = Gst()
+    camera = open_camera("gst", f"rtsp://127.0.0.1:{gst.open_port}/h264")
+    try:
+        camera.start()
+        assert camera.next_frame(after_seq=-1, timeout_s=PATIENCE_S) is not None
+        gst.stop()
+        killed_s = time.monotonic()
+        while camera.status().state is CameraState.LIVE and time.monotonic() < killed_s + PATIENCE_S:
+            time.sleep(0.02)
+        assert time.monotonic() - killed_s < 5.0
+    finally:
+        camera.stop()
+        gst.stop()
