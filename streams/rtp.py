@@ -18,8 +18,8 @@ _HEVC_FU = 49
 def split_annexb(data: bytes) -> list[bytes]:
     """The NAL units of an Annex B byte stream, without start codes and without the zero bytes that may follow a unit."""
     starts = [match.span() for match in _START_CODE.finditer(data)]
-    ends = [begin for begin, _ in starts[1:]] + [len(data)]
-    units = (data[begin:end].rstrip(b"\x00") for (_, begin), end in zip(starts, ends, strict=True))
+    ends = [*(begin for begin, _ in starts[1:]), len(data)]
+    units = (data[begin:end].rstrip(b"\x00") for (_, begin), end in zip(starts, ends, strict=False))
     return [unit for unit in units if unit]
 
 
