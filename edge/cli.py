@@ -17,7 +17,7 @@ import typer
 from configs.errors import DriftboxError, UsageError, redact
 from configs.load import load_config, load_demo
 from configs.schema import BoxConfig
-from edge.console import cell_text, print_json, print_table, say, show_error
+from edge.console import cell_text, print_json, print_table, say, say_json_line, show_error
 
 app = typer.Typer(
     name="driftbox",
@@ -107,6 +107,7 @@ def run(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the status page, instead of web.port.", show_default=False)
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line for machines.")] = False,
 ) -> None:
     """Run the box until it is stopped (Ctrl-C). Without CONFIG: the built-in demo, four rendered cameras that drift."""
     from edge.environment import prepare
@@ -117,7 +118,7 @@ def run(
     prepare(loaded)
     from edge.wiring import run_box
 
-    raise typer.Exit(run_box(loaded, demo=config is None))
+    raise typer.Exit(run_box(loaded, demo=config is None, say=say_json_line if json else say))
 
 
 @app.command()

@@ -56,6 +56,11 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def say_json_line(text: str) -> None:
+    """The same for machines that read line by line."""
+    print(json.dumps({"text": text}, ensure_ascii=False), flush=True)
+
+
 def warn(text: str) -> None:
     """A line for people on stderr."""
     print(redact(text), file=sys.stderr, flush=True)

@@ -262,7 +262,9 @@ def check_camera(camera: CameraEntry, *, timeout_s: float = CAMERA_S) -> Finding
     running.start()
     try:
         running.want(fps=1.0)
-        frame = running.next_frame(after_seq=-1, timeout_s=timeout_s)
+        frame = None
+        while frame is None and time.monotonic() - started_s < timeout_s and str(running.status().code) not in HOPELESS:
+            frame = running.next_frame(after_seq=-1, timeout_s=0.25)
         status = running.status()
     finally:
         running.stop()
@@ -273,6 +275,8 @@ def check_camera(camera: CameraEntry, *, timeout_s: float = CAMERA_S) -> Finding
     return ok(name, f"{width}x{height} px, {status.fps:.1f} frames/s, first frame after {time.monotonic() - started_s:.1f} s")
 
 
+#: Codes that another try a few seconds later will not change.
+HOPELESS = ("auth", "not_found", "codec", "ended")
 #: By StreamErrorCode.
 CAMERA_REMEDIES: dict[str, str] = {
     "auth": "correct user and password of the camera's url",

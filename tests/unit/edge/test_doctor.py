@@ -1,0 +1,163 @@
+"""Doctor: every check says what is and what to do; one that fails never hides the others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.errors import WeightsError
+from configs.load import parse_config
+from configs.schema import BoxConfig
+from edge import doctor
+from edge.clock import FakeClock
+from edge.doctor import Finding, Level
+from edge.web.fake import FakeSource
+from edge.web.serve import WebServer
+
+CANARY = "c4n4ry-s3cret"
+
+
+def config(text: str = "", data_dir: Path = Path("data")) -> BoxConfig:
+    loaded = parse_config(text)
+    return loaded.model_copy(update={"box": loaded.box.model_copy(update={"data_dir": data_dir})})
+
+
+def test_every_check_of_this_machine_answers(tmp_path: Path) -> None:
+    found = {f.check: f for f in doctor.examine(config("web: {enabled: false}", tmp_path / "new" / "data"))}
+    assert set(found) >= {"python", "libraries", "gpu", "lanes", "clock", "disk", "web", "broker", "model tinydet-edge"}
+    for name in ("python", "libraries", "clock", "web", "broker"):
+        assert found[name].level is Level.OK, found[name]
+    assert not (tmp_path / "new").exists(), "looking changes nothing"
+
+
+def test_a_check_that_breaks_is_a_finding() -> None:
+    def breaks(_: BoxConfig) -> Finding:
+        raise RuntimeError(f"rtsp://u:{CANARY}@h is odd")
+
+    def lacks(_: BoxConfig) -> Finding:
+        raise WeightsError("weights of x are missing", remedy="fetch them")
+
+    broken = doctor.guarded("x", breaks, config())
+    assert (broken.level, broken.exit_code) == (Level.BAD, 3)
+    assert CANARY not in broken.text
+    lacking = doctor.guarded("x", lacks, config())
+    assert (lacking.text, lacking.remedy, lacking.exit_code) == ("weights of x are missing", "fetch them", 3)
+
+
+def test_the_weightiest_finding_gives_the_exit_code() -> None:
+    assert doctor.exit_code([doctor.ok("a", "fine"), doctor.warn("b", "hm", "do")]) == 0
+    assert doctor.exit_code([doctor.bad("a", "x", "y", exit_code=1)]) == 1
+    assert doctor.exit_code([doctor.bad("a", "x", "y", exit_code=1), doctor.bad("b", "x", "y")]) == 3
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.mark.parametrize(("free_mib", "level"), [(100, Level.BAD), (5_000, Level.WARN), (50_000, Level.OK)])
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, level: Level) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free_mib * 2**20))
+    found = doctor.check_disk(config("storage: {min_free_mib: 512, max_gib: 20}", tmp_path / "data"))
+    assert found.level is level
+    assert bool(found.remedy) == (level is not Level.OK)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert doctor.check_disk(config("", tmp_path / "data")).level is Level.BAD
+
+
+def test_a_folder_below_something_unwritable_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(**_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    found = doctor.check_disk(config("", tmp_path / "data"))
+    assert (found.level, str(tmp_path) in found.text) == (Level.BAD, True)
+    assert "box.data_dir" in found.remedy
+
+
+def test_a_taken_port_and_a_running_box() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        found = doctor.guarded("web", doctor.check_port, config(f"web: {{port: {port}}}"))
+    assert found.level is Level.BAD
+    assert f"port {port} on 127.0.0.1 is taken" in found.text
+    with WebServer(FakeSource(), host="127.0.0.1", port=0) as server:
+        port = int(server.url.rstrip("/").rpartition(":")[2])
+        assert "answers" in doctor.check_port(config(f"web: {{port: {port}}}")).text
+
+
+def test_more_capacity_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.gpu.lanes.usable_cores", lambda: 2)
+    levels = [doctor.check_lanes(config(f"gpus: {{capacity_pct: {pct}}}")).level for pct in (150, 190, 210)]
+    assert levels == [Level.OK, Level.WARN, Level.BAD]
+
+
+class Jumping(FakeClock):
+    """A machine whose wall clock is `jump_s` further at every second look."""
+
+    def __init__(self, utc_s: float, jump_s: float = 0.0) -> None:
+        super().__init__()
+        self._utc, self._jump_s = utc_s, jump_s
+
+    def utc_s(self) -> float:
+        self._utc += self._jump_s
+        return self._utc
+
+
+@pytest.mark.parametrize(
+    ("utc_s", "jump_s", "level"), [(1_800_000_000, 0, Level.OK), (0, 0, Level.BAD), (1_800_000_000, 60, Level.WARN)]
+)
+def test_clock(utc_s: float, jump_s: float, level: Level) -> None:
+    assert doctor.check_clock(config(), Jumping(utc_s, jump_s), lambda: None).level is level
+
+
+def test_unknown_and_missing_models_have_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRIFTBOX_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("DRIFTBOX_CACHE", str(tmp_path))
+    for name in ("no-such-model", "yolov8n", "/no/such/file.safetensors"):
+        found = doctor.guarded(name, lambda c, name=name: doctor.check_model(c, name), config())  # type: ignore[misc]
+        assert found.level is Level.BAD
+        assert found.remedy
+
+
+def test_cameras(tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    text = f"""
+cameras:
+  - {{id: scene, url: "rendered:street"}}
+  - {{id: gone, url: "{tmp_path}/none.mp4"}}
+  - {{id: empty, url: "{tmp_path}/empty.mp4"}}
+  - {{id: refused, url: "rtsp://viewer:{CANARY}@127.0.0.1:1/x"}}
+"""
+    scene, *others = [doctor.check_camera(camera, timeout_s=1.5) for camera in config(text).cameras]
+    assert scene.level is Level.OK
+    for found in others:
+        assert (found.level, found.exit_code) == (Level.BAD, 1), found
+        assert found.remedy
+        assert CANARY not in found.text
+    assert "not_found" in others[0].text
+
+
+def test_a_camera_that_works_is_measured(tmp_path: Path) -> None:
+    import av
+    import numpy as np
+
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for shade in range(20):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 10 * shade, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    found = doctor.check_camera(config(f"cameras: [{{id: clip, url: '{path}', loop: true}}]").cameras[0])
+    assert found.level is Level.OK, found
+    assert "64x48 px" in found.text
