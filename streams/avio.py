@@ -3,7 +3,7 @@
 FFmpeg logs whole URLs, credentials included, when a server refuses them. PyAV drops that log unless somebody calls
 `av.logging.set_level` or `restore_default_callback`; nothing in this project does (`tests/unit/streams` keeps it so), and
 `quiet` says it once more for processes where a library did. The exceptions carry the URL too (`filename`), so no PyAV
-exception may leave `streams` nor stay attached to one of ours as its cause: always `raise stream_error(...) from None`.
+exception may leave `streams` nor stay attached to one of ours: raise ours after the `except` block, or at least `from None`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def stream_error(error: BaseException, *, subject: str) -> StreamError:
-    """Ours for theirs. subject: the redacted name of the camera or file. Raise it `from None`: see the module's text."""
+    """Ours for theirs. subject: the redacted name of the camera or file. How to raise it: see the module's text."""
     if isinstance(error, StreamError):
         return error
     code = code_of(error)

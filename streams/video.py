@@ -96,11 +96,14 @@ def _name(path: str | Path) -> str:
 
 def _open(path: str | Path) -> tuple[InputContainer, VideoStream]:
     avio.quiet()
+    failure: StreamError | None = None
     try:
         # The prefix keeps FFmpeg from reading a name such as "http:x" or "concat:y" as a protocol.
         container = av.open(f"file:{path}", metadata_errors="replace")
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise _open_error(path, error) from None
+        failure = _open_error(path, error)
+    if failure is not None:
+        raise failure  # out here, so that FFmpeg's error, which holds the whole name, is not even its context
     if not container.streams.video or container.streams.video[0].codec_context is None:
         container.close()
         raise avio.codec_error(_name(path), "it holds no video that can be decoded")
