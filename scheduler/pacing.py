@@ -25,7 +25,7 @@ first, is what deficit round robin does, and means that nothing has to be predic
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -110,8 +110,8 @@ class Ledger:
             del entries[: max(0, bisect_right(entries, account.at_s - self._keep_s, key=_at_s) - 1)]
 
     def at(self, at_s: float) -> Account:
-        """Totals at `at_s`, held at the first and last entry outside the history."""
-        after = bisect_right(self._entries, at_s, key=_at_s)
+        """Totals at `at_s`, before anything that happened at that very moment; held outside the history."""
+        after = bisect_left(self._entries, at_s, key=_at_s)
         if after == 0:
             return self._entries[0]
         if after == len(self._entries):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 10
 
 WRITER = r"""
-import hashlib, json, os, sys, itertools
+import hashlib, itertools, json, os, sys, time
 from pathlib import Path
 import cv2, numpy as np
 from edge.journal import Journal
@@ -37,6 +37,11 @@ from streams.samples import SampleStore
 cv2.setNumThreads(0)
 root = Path(sys.argv[1])
 
+def slow_write(fd, data):
+    # Files grow in small steps, so that a kill often finds one half-written.
+    time.sleep(0.0005)
+    return os.write(fd, data[:2000])
+
 def tell(*words):
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
@@ -44,8 +49,8 @@ def write_for_ever(round_no):
     folder = DataFolder(root)
     store = Store(folder.db_path)
     folder.recover(store, at_utc=float(round_no))
-    samples = SampleStore(folder.samples_dir, max_samples=60, prune_every=7)
-    journal = Journal(folder.events_dir, max_bytes=2**20)
+    samples = SampleStore(folder.samples_dir, max_samples=60, prune_every=7, write=slow_write)
+    journal = Journal(folder.events_dir, max_bytes=2**20, write=slow_write)
     rng = np.random.default_rng(round_no)
     image = rng.integers(0, 255, (120, 160, 3), dtype=np.uint8)
     boxes = Detections(xyxy=np.ones((3, 4), np.float32), score=np.ones(3, np.float32), class_id=np.zeros(3, np.int64))
@@ -62,7 +67,10 @@ def write_for_ever(round_no):
             content = bytes([n % 256]) * 50_000
             sha = hashlib.sha256(content).hexdigest()
             with folder.new_version("yard", id) as part:
-                (part / "weights.safetensors").write_bytes(content)
+                with open(part / "weights.safetensors", "wb", buffering=0) as file:
+                    for start in range(0, len(content), 10_000):
+                        slow_write(file.fileno(), b"")
+                        file.write(content[start : start + 10_000])
                 (part / "manifest.json").write_text(json.dumps({"sha256": sha, "arch": "tiny"}))
             store.add_model(ModelVersion(id=id, stream="yard", parent=None, arch="tiny", sha256=sha), at_utc=float(n))
             if n % 4 == 0:
@@ -179,6 +187,7 @@ def test_ten_kills_leave_ten_whole_folders(tmp_path: Path) -> None:
                 assert not list(root.rglob(".tmp-*"))
                 check_samples(folder)
                 check_models(folder, store, said)
+                assert not [m for m in store.models() if m.state is ModelState.CANDIDATE]
                 on_disk = {p.name for p in (folder.models_dir / "yard").iterdir()}
                 in_use = {m.version.id for m in store.models() if m.state is not ModelState.REJECTED}
                 assert on_disk == in_use

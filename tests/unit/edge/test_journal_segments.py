@@ -101,13 +101,15 @@ def test_a_full_disk_closes_the_segment_without_a_half_line(tmp_path: Path, room
     disk = Disk(room)
     journal = Journal(tmp_path, write=disk.write)
     journal.start_segment("h")
-    written = ["h"]
+    fitting = (room - 2) // 3
+    written = ["h", *["aa"] * fitting]
+    for line in written[1:]:
+        journal.append(line)
     with pytest.raises(StorageError) as caught:
-        for line in ("aa", "bb", "cc", "dd"):
-            journal.append(line)
-            written.append(line)
+        journal.append("bb")
     assert caught.value.code == "full"
     assert read(tmp_path) == [tuple(written)]
+    assert not any(s.torn for s in read_segments(tmp_path))
     assert journal.wants_rotation
     disk.room = 1000
     with pytest.raises(StorageError):  # one event is missing: what follows must not look as if it came next

@@ -237,7 +237,7 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_damaged_file_is_reported_with_what_to_do(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.db"
     with Store(path) as store:
-        for i in range(300):
+        for _ in range(300):
             store.add_note(1.0, "c", "x" * 200)
     data = bytearray(path.read_bytes())
     if damage == "head":
@@ -259,9 +259,13 @@ def test_a_full_disk_is_told_and_what_was_there_stays(tmp_path: Path) -> None:
     with Store(path, max_page_count=40) as store:
         store.add_model(version("v1"), at_utc=1.0)
         store.serve("v1", at_utc=1.0)
-        with pytest.raises(StorageError) as caught:
+
+        def fill() -> None:
             for _ in range(1000):
                 store.add_note(1.0, "c", "x" * 2000)
+
+        with pytest.raises(StorageError) as caught:
+            fill()
         assert caught.value.code == "full"
         written = len(store.notes(10_000))
         assert written > 0
