@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -164,7 +164,10 @@ class PyavCamera:
         self._queue: PacketQueue[_Queued] = PacketQueue(max_bytes=queue_bytes, max_packets=queue_packets)
         # One lock for everything that the threads share; `_changed` tells of packets, frames, wishes and the end.
         self._changed = threading.Condition()
-        self._stopping = threading.Event()
+        # Two of them, because a thread that `stop` left behind must not take the next start for its own.
+        self._told_to_stop = threading.Event()
+        self._told_to_stop.set()
+        self._stopping = self._told_to_stop
         self._threads: list[threading.Thread] = []
         self._rate = WantedRate()
         self._height_px = 0
@@ -185,23 +188,32 @@ class PyavCamera:
     def start(self) -> None:
         """Starts the threads; no-op while they run. A stopped camera may be started again."""
         with self._changed:
-            if any(thread.is_alive() for thread in self._threads):
+            if not self._told_to_stop.is_set():
                 return
-            self._stopping.clear()
+            previous = [thread for thread in self._threads if thread.is_alive()]
+            self._told_to_stop = stopping = threading.Event()
             self._reading = True
             self._threads = [
-                threading.Thread(target=self._read_loop, name=f"camera-{self.id}", daemon=True),
-                threading.Thread(target=self._decode_loop, name=f"decode-{self.id}", daemon=True),
+                threading.Thread(target=self._run, args=(previous, stopping, loop), name=f"{name}-{self.id}", daemon=True)
+                for name, loop in (("camera", self._read_loop), ("decode", self._decode_loop))
             ]
             # Announced here and not in the thread: who starts a camera sees it connecting, never stopped.
             self._machine.handle(Start(), self._clock.now_s())
         for thread in self._threads:
             thread.start()
 
+    def _run(self, previous: list[threading.Thread], stopping: threading.Event, loop: Callable[[], None]) -> None:
+        for thread in previous:
+            thread.join()  # one that `stop` had to leave behind in the network
+        with self._changed:
+            self._stopping = stopping
+        loop()
+
     def stop(self, *, wait_s: float = 5.0) -> None:
         """Stops; after `wait_s` a reader stuck in the network is left to end by itself, which it does at its next time-out."""
         with self._changed:
             self._machine.handle(Stop(), self._clock.now_s())
+            self._told_to_stop.set()
             self._stopping.set()
             self._changed.notify_all()
         until_s = time.monotonic() + wait_s
@@ -232,7 +244,7 @@ class PyavCamera:
                 if frame is not None and frame.seq > after_seq:
                     return frame
                 left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or self._stopping.is_set() or (self._drained() and not self._realtime):
+                if left_s <= 0 or self._told_to_stop.is_set() or (self._drained() and not self._realtime):
                     return None
                 self._changed.wait(left_s)
 
@@ -264,6 +276,8 @@ class PyavCamera:
 
     def _handle(self, event: Opened | Packet | Failed | Ended | Waited) -> Action:
         with self._changed:
+            if self._stopping.is_set():
+                return Finish()
             return self._machine.handle(event, self._clock.now_s())
 
     def _read_loop(self) -> None:
@@ -276,7 +290,7 @@ class PyavCamera:
                     self._clock.wait(self._stopping, until_s - self._clock.now_s())
                     action = self._handle(Waited())
         with self._changed:
-            self._reading = False
+            self._reading = self._reading and self._stopping.is_set()  # after a stop, the next start has its own say
             self._changed.notify_all()
 
     def _session(self, timeout_s: float) -> Action:
@@ -331,12 +345,12 @@ class PyavCamera:
         while not self._stopping.is_set():
             asked_s = self._clock.now_s()
             packet = next(packets, None)
-            if packet is None or packet.size == 0:
+            if packet is None or (packet.size == 0 and packet.dts is None):
                 break
             # A read that times out first gives the half-read packet before it, which would pass for a sign of life.
             if self._clock.now_s() - asked_s >= self._machine.policy.give_up_s and container.format.name in _LIVE_FORMATS:
                 raise TimeoutError("no video came for too long")
-            if packet.stream_index == stream.index:
+            if packet.stream_index == stream.index and packet.size:
                 if pace is not None and self._clock.wait(self._stopping, pace.wait_s(packet, self._clock.now_s())):
                     break
                 self._take(packet, session, pace)

@@ -124,6 +124,8 @@ def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFr
             packet = next(packets)
         except (StopIteration, av.error.FFmpegError):
             return
+        if not packet.size and packet.dts is not None:
+            continue  # a picture left out by the encoder; to the decoder it would mean the end
         try:
             yield from packet.decode()
         except av.error.FFmpegError:

@@ -203,6 +203,22 @@ def test_a_stopped_camera_can_be_started_again(server: RtspServer) -> None:
     camera.stop()
 
 
+def test_a_camera_is_started_again_while_its_reader_is_still_stuck() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        camera = open_camera("cam", f"rtsp://127.0.0.1:{silent.getsockname()[1]}/cam")
+        camera.start()
+        connection, _ = silent.accept()
+        camera.stop(wait_s=0.0)
+        assert camera.status().state is CameraState.STOPPED
+        camera.start()
+        assert camera.status().state is CameraState.CONNECTING
+        second, _ = silent.accept()
+        camera.stop()
+        assert not [thread for thread in threading.enumerate() if thread.name.endswith("-cam") and thread.is_alive()]
+        connection.close()
+        second.close()
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
