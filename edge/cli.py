@@ -414,11 +414,11 @@ def models_rollback(
     config: ConfigOption = None,
     json: Json = False,
 ) -> None:
-    """Let an older version serve again. The box must not be running on this data folder."""
+    """Let an older version serve again. A running box follows at once, a stopped one begins with it."""
     from edge.models_admin import rollback
 
     before, after = rollback(load_given(config, data_dir).box.data_dir, camera, version)
     if json:
         print_json({"camera": camera, "before": before, "after": after})
     else:
-        say(f"{camera}: {after} serves from the next start on (before: {before})")
+        say(f"{camera}: {after} serves again (before: {before})")

@@ -1,4 +1,4 @@
-"""`driftbox models ...`: lists a data folder's versions (a box may run on it) and puts an older one back (none may run)."""
+"""`driftbox models ...`: lists a data folder's versions and puts an older one back; a box that runs on it follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import StorageError, UsageError
-from edge.store.folder import MANIFEST, DataFolder
+from edge.store.folder import MANIFEST
 from edge.store.store import ModelState, Store, StoredModel
 
 DATABASE = "driftbox.db"
@@ -52,16 +52,16 @@ def show_model(data_dir: Path, version: str) -> dict[str, Any]:
 
 def rollback(data_dir: Path, camera: str, version: str | None = None) -> tuple[str | None, str]:
     """Makes `version` (None: the parent of the serving one) serve; (before, after). Raises UsageError when there is no such
-    version or nothing to go back to, StorageError 'in_use' while a box runs."""
-    open_store(data_dir).close()
-    with DataFolder(data_dir) as folder, open_store(data_dir) as store:
+    version or nothing to go back to. Only the database is written: a running box sees it within a second and swaps; a stopped
+    one begins with it."""
+    with open_store(data_dir) as store:
         serving = store.serving().get(camera)
         if serving is None:
             known = ", ".join(sorted(store.serving())) or "none"
             raise UsageError(f"camera '{camera}' has no serving model", subject=camera, remedy=f"cameras with one: {known}")
         target = _find(store, version) if version is not None else _before(store, serving.parent, camera)
         _may_serve(target, camera)
-        if not folder.version_dir(camera, target.version.id).is_dir():
+        if not (data_dir / "models" / camera / target.version.id).is_dir():
             raise StorageError(
                 f"the files of {target.version.id} are gone",
                 subject=target.version.id,

@@ -258,12 +258,19 @@ def test_rollback_stops_at_the_first_model(driftbox: Any, data_dir: Path) -> Non
     assert "nothing to go back to" in driftbox("models", "rollback", "gate", "--data-dir", data_dir).err
 
 
-def test_rollback_is_refused_while_a_box_runs(driftbox: Any, data_dir: Path) -> None:
-    with DataFolder(data_dir):
-        said = driftbox("models", "rollback", "gate", "--data-dir", data_dir)
-        assert driftbox("models", "list", "--data-dir", data_dir).code == 0, "reading is fine"
+def test_a_folder_in_use_may_be_read_and_rolled_back(driftbox: Any, data_dir: Path) -> None:
+    with DataFolder(data_dir) as folder, Store(folder.db_path) as store:
+        assert driftbox("models", "list", "--data-dir", data_dir).code == 0
+        assert driftbox("models", "rollback", "gate", "--data-dir", data_dir).code == 0
+        assert store.serving()["gate"].id == "gate-v1", "the running box sees it"
+
+
+def test_a_version_whose_files_are_gone_cannot_serve(driftbox: Any, data_dir: Path) -> None:
+    with DataFolder(data_dir) as folder:
+        folder.remove_version("gate", "gate-v1")
+    said = driftbox("models", "rollback", "gate", "--data-dir", data_dir)
     assert said.code == 3
-    assert "in use" in said.err or "another box" in said.err
+    assert "files of gate-v1 are gone" in said.err
 
 
 # --- as a process -----------------------------------------------------------------------------------------------------
