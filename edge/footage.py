@@ -5,9 +5,10 @@ A scenario (YAML):
     streams:
       - id: avenue
         clips: [{video: brt_avenue.mp4, start: 0, stop: 400}, {video: brt_avenue.mp4, repeat: 2}]
-        drift: [{kind: dusk, start: 300, end: 700, strength: 0.8}]      # frames of the joined footage
+        drift: [{kind: dusk, start: 300, ramp: 200, strength: 0.8}]     # frames of the joined footage
+        seed: 7
 
-Paths are relative to the scenario file. Drift is graded and seeded (`streams.drift`).
+Relative paths start from a given folder, else from the scenario file's own. Drift is graded and seeded (`streams.drift`).
 """
 
 from __future__ import annotations
@@ -117,10 +118,14 @@ class _ClipEntry(_Strict):
 
 
 class _DriftEntry(_Strict):
+    """The fields of `DriftSpec`, which checks them further."""
+
     kind: str
-    start: Annotated[int, Field(ge=0)]
-    end: int
-    strength: Annotated[float, Field(ge=0, le=1)]
+    start: Annotated[int, Field(ge=0)] = 0
+    end: int | None = None
+    strength: Annotated[float, Field(ge=0, le=1)] = 1.0
+    ramp: Annotated[int, Field(ge=0)] = 0
+    ramp_out: Annotated[int, Field(ge=0)] = 0
 
 
 class _StreamEntry(_Strict):
@@ -134,8 +139,9 @@ class _Scenario(_Strict):
     streams: Annotated[list[_StreamEntry], Field(min_length=1)]
 
 
-def load_scenario(path: Path) -> tuple[Footage, ...]:
-    """Reads a scenario file. Raises ConfigError naming every wrong field, StreamError for a bad video."""
+def load_scenario(path: Path, folder: Path | None = None) -> tuple[Footage, ...]:
+    """Reads a scenario file. folder: where relative video paths start (None: the scenario's own folder).
+    Raises ConfigError naming every wrong field, StreamError for a bad video."""
     try:
         data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         scenario = _Scenario.model_validate(data)
@@ -144,12 +150,18 @@ def load_scenario(path: Path) -> tuple[Footage, ...]:
     except ValidationError as error:
         problems = tuple((".".join(map(str, d["loc"])), d["msg"]) for d in error.errors())
         raise ConfigError(f"scenario {path} is wrong", subject=str(path), problems=problems) from error
-    return tuple(_stream(entry, path.parent) for entry in scenario.streams)
+    ids = [entry.id for entry in scenario.streams]
+    doubled = sorted({id for id in ids if ids.count(id) > 1})
+    if doubled:
+        raise ConfigError(
+            f"scenario {path}: two streams are called {', '.join(doubled)}", subject=str(path), remedy="rename one"
+        )
+    return tuple(_stream(entry, folder or path.parent) for entry in scenario.streams)
 
 
 def _stream(entry: _StreamEntry, folder: Path) -> Footage:
     clips = [
         Clip(path=folder / clip.video, start=clip.start, stop=clip.stop) for clip in entry.clips for _ in range(clip.repeat)
     ]
-    drift = [DriftSpec(kind=d.kind, start=d.start, end=d.end, strength=d.strength) for d in entry.drift]
+    drift = [DriftSpec(**d.model_dump()) for d in entry.drift]
     return footage_of(entry.id, clips, drift, entry.seed)

@@ -110,25 +110,40 @@ def split_of(index: int, holdout_frac: float) -> str:
     return "holdout" if int((index + 1) * holdout_frac) > int(index * holdout_frac) else "train"
 
 
+def pools(samples: Samples, stream: str, window: int, holdout_frac: float) -> tuple[list[SampleRef], list[SampleRef]]:
+    """(train, holdout) frames of a window, each in time order. A frame's place in the sample decides, not when it is labelled, so a
+    model can be judged on frames of the window in progress without taking any from the next training."""
+    train: list[SampleRef] = []
+    holdout: list[SampleRef] = []
+    for index, ref in enumerate(samples.sampled(stream, window)):
+        split = samples.split(ref) or split_of(index, holdout_frac)
+        (holdout if split == "holdout" else train).append(ref)
+    return train, holdout
+
+
+def label_split(frames: int, holdout_frac: float) -> tuple[int, int]:
+    """(train, holdout): how `frames` labels are divided."""
+    holdout = int(frames * holdout_frac + 1e-9)
+    return frames - holdout, holdout
+
+
 def label_steps(
     samples: Samples, golden: Detector, serving: Detector, *, stream: str, window: int, frames: int, holdout_frac: float,
     scoring: Scoring, yield_point: YieldPoint = no_yield,
 ) -> Steps[LabelResult]:  # fmt: skip
     """Golden labels for a spread of a window's frames, then the serving model's quality on the held-out ones."""
-    counts = {"train": 0, "holdout": 0}
-    held_out: list[SampleRef] = []
-    for index, ref in enumerate(spread(samples.sampled(stream, window), frames)):
-        split = samples.split(ref)  # a frame that judged a model stays held out
-        if split is None:
-            split = split_of(index, holdout_frac)
+    train, holdout = pools(samples, stream, window, holdout_frac)
+    n_train, n_holdout = label_split(min(frames, len(train) + len(holdout)), holdout_frac)
+    chosen = {"train": spread(train, n_train), "holdout": spread(holdout, n_holdout)}
+    for split, refs in chosen.items():
+        for ref in refs:
+            if samples.split(ref) is not None:
+                continue
             labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]
             samples.label(ref, labels, golden=golden.spec.arch, split=split)
             yield
-        counts[split] += 1
-        if split == "holdout":
-            held_out.append(ref)
-    quality = yield from _quality_steps(samples, serving, held_out, scoring, yield_point)
-    return LabelResult(train=counts["train"], holdout=counts["holdout"], quality=quality)
+    quality = yield from _quality_steps(samples, serving, chosen["holdout"], scoring, yield_point)
+    return LabelResult(train=len(chosen["train"]), holdout=len(chosen["holdout"]), quality=quality)
 
 
 def _quality_steps(
@@ -178,11 +193,11 @@ def retrain_steps(
 
 def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
-    scoring: Scoring, yield_point: YieldPoint = no_yield,
+    scoring: Scoring, holdout_frac: float = 1.0, yield_point: YieldPoint = no_yield,
 ) -> Steps[GateResult]:  # fmt: skip
-    """Measures both models on the same golden labels of the current window. The frames carry the split `holdout`, so that the
-    next window does not train on what judged this one."""
-    refs = spread(samples.sampled(stream, window), frames)
+    """Measures both models on the same golden labels of the current window. Only frames of the held-out pool are used (with
+    `holdout_frac` 1: any), and they stay held out, so that the next window does not train on what judged this one."""
+    refs = spread(pools(samples, stream, window, holdout_frac)[1], frames)
     for ref in refs:
         if samples.labels(ref) is None:
             labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]

@@ -26,6 +26,10 @@ from scheduler.ekya.estimate import SpeedCurve
 from scheduler.engine import BoxEngine
 from scheduler.events import Event, TimerFired
 
+#: Commands that start a job -> kind of job.
+KINDS: dict[type[Command], str] = {
+    StartLabelling: "label", StartProfiling: "profile", StartRetraining: "train", StartGate: "gate"
+}  # fmt: skip
 START_COMMANDS = (StartLabelling, StartProfiling, StartRetraining, StartGate)
 Answer = Callable[[float], Event]
 
@@ -53,6 +57,7 @@ class World(Protocol):
 
 @dataclass(kw_only=True)
 class _Job:
+    kind: str
     steps: list[tuple[float, Answer]]  # (GPU-seconds at which, answer), the last one is the finish
     done_gpu_s: float = 0.0
     share_pct: float = 0.0
@@ -60,13 +65,15 @@ class _Job:
 
 @dataclass
 class VirtualDriver:
-    """Feeds the engine in virtual time. speed: relative throughput curve of a share (empty: proportional)."""
+    """Feeds the engine in virtual time. speed: relative throughput curve of a share (empty: proportional).
+    used_gpu_s: compute spent so far by kind of job (`KINDS`), jobs that were cancelled included."""
 
     engine: BoxEngine
     world: World
     speed: tuple[tuple[float, float], ...] = ()
     now_s: float = 0.0
     log: list[tuple[Event, list[Command]]] = field(default_factory=list)
+    used_gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS.values(), 0.0))
     _timers: dict[str, float] = field(default_factory=dict)
     _curve: SpeedCurve = field(init=False)
     _pending: list[tuple[float, int, Event]] = field(default_factory=list)
@@ -106,7 +113,9 @@ class VirtualDriver:
     def _advance(self, to_s: float) -> None:
         for job in self._jobs.values():
             if job.share_pct > 0:
-                job.done_gpu_s += (to_s - self.now_s) * self._curve.at(job.share_pct)
+                done_gpu_s = (to_s - self.now_s) * self._curve.at(job.share_pct)
+                job.done_gpu_s += done_gpu_s
+                self.used_gpu_s[job.kind] += done_gpu_s
         self.now_s = to_s
 
     def _due(self) -> list[Event]:
@@ -145,7 +154,8 @@ class VirtualDriver:
         elif isinstance(command, START_COMMANDS):
             work = self.world.start(command, self.now_s)
             steps = [*work.milestones, (work.gpu_s, work.finish)]
-            self._jobs[command.job] = _Job(steps=steps, share_pct=self._shares.get(command.job, 0.0))
+            share_pct = self._shares.get(command.job, 0.0)
+            self._jobs[command.job] = _Job(kind=KINDS[type(command)], steps=steps, share_pct=share_pct)
         elif isinstance(command, CancelJob):
             self._jobs.pop(command.job, None)
         elif isinstance(command, SwapModel):
