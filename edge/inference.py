@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from configs.errors import JobCancelled
+from configs.errors import JobCancelled, redact
 from edge.clock import Clock
 from edge.gpu.base import Lane
 from models.detector import Detector
@@ -19,6 +19,10 @@ from streams.source import Camera
 
 #: Frames over which rate and cost are averaged.
 HISTORY = 64
+#: Longest sleep between two looks at the knobs, and shortest.
+LOOK_S, LEAST_S = 0.25, 0.005
+#: Rest after a prediction that threw: a broken model must not burn the share.
+ERROR_REST_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +71,8 @@ class InferenceWorker:
         self.errors = 0
         self.last_error = ""
         self._interval_s = 0.0
+        self._next_s = 0.0
+        self._seq = -1
         self._paused = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"infer-{camera.id}", daemon=True)
@@ -121,26 +127,39 @@ class InferenceWorker:
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def _run(self) -> None:
-        seq, next_s = -1, 0.0
         while not self._stop.is_set():
-            now_s = self._clock.monotonic_s()
-            if self._paused.is_set() or now_s < next_s:
-                self._stop.wait(min(0.25, max(0.005, next_s - now_s)))
-                continue
-            frame = self.camera.next_frame(after_seq=seq, timeout_s=0.5)
-            if frame is None:
-                continue
-            seq = frame.seq
-            # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
-            next_s = max(next_s + self._interval_s, now_s - self._interval_s) if self._interval_s else 0.0
             try:
-                seq = self._analyse(frame)
+                wait_s = self.step()
             except JobCancelled:
                 return
-            except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
-                self.errors += 1
-                self.last_error = f"{type(error).__name__}: {error}"
-                self._stop.wait(0.5)
+            if wait_s > 0:
+                self._stop.wait(wait_s)
+
+    def step(self) -> float:
+        """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Raises JobCancelled.
+        For the worker's own thread (tests call it instead of starting one)."""
+        now_s = self._clock.monotonic_s()
+        if self._paused.is_set():
+            return LOOK_S
+        if now_s < self._next_s:
+            return min(LOOK_S, max(LEAST_S, self._next_s - now_s))
+        frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
+        if frame is None:
+            return 0.0
+        self._seq = frame.seq
+        # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
+        interval_s = self._interval_s
+        self._next_s = max(self._next_s + interval_s, now_s - interval_s) if interval_s else 0.0
+        try:
+            self._seq = self._analyse(frame)
+        except JobCancelled:
+            raise
+        except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
+            self.errors += 1
+            self.last_error = redact(f"{type(error).__name__}: {error}")
+            return ERROR_REST_S
+        self.last_error = ""
+        return 0.0
 
     def _analyse(self, frame: Frame) -> int:
         """Analyses the newest frame there is, `frame` or later; returns its seq."""
@@ -164,8 +183,9 @@ class InferenceWorker:
         return frame.seq
 
     def _note_swap(self, version: str, now_s: float) -> None:
-        if self._swapped_to != version or not self._times_s:
+        if self._swapped_to != version:
             return
         self._swapped_to = None
-        gap_s = now_s - self._times_s[-1]
-        self.swaps.append(SwapRecord(version=version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))
+        if self._times_s:  # else nobody was watching yet
+            gap_s = now_s - self._times_s[-1]
+            self.swaps.append(SwapRecord(version=version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))

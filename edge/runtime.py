@@ -8,6 +8,7 @@ here only carries out, measures and reports.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
@@ -21,7 +22,7 @@ from edge.clock import Clock
 from edge.gpu.base import ComputeBackend, Lane
 from edge.inference import InferenceWorker
 from edge.journal import Journal
-from edge.sampling import Sampler
+from edge.sampling import Sampler, no_limit
 from edge.shelf import Shelf
 from edge.store.store import Store
 from models.detector import Detector
@@ -59,7 +60,8 @@ DEMAND_HEADROOM = 1.15
 #: (card, section 4.4). A profile measured on the box replaces it when there is one.
 STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.60), (6, 0.42), (8, 0.33))
 
-Post = Callable[[Callable[[float], ev.Event]], None]
+#: How torch says that memory ran out, on the CPU and on CUDA.
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 
 
 def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
@@ -103,7 +105,8 @@ class Job:
 
 @dataclass(kw_only=True)
 class Parts:
-    """What a runtime is made of; `edge.wiring` chooses the concrete classes."""
+    """What a runtime is made of; `edge.wiring` chooses the concrete classes. require_room: raises StorageError when the disk is to
+    be left alone, so that nothing new is trained."""
 
     engine: BoxEngine
     backend: ComputeBackend
@@ -117,6 +120,7 @@ class Parts:
     scoring: jobs.Scoring
     seed: int = 0
     replay_windows: int = 3
+    require_room: Callable[[], None] = no_limit
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
 
@@ -140,8 +144,11 @@ class BoxRuntime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         self._last_s = float("-inf")
-        self._journal_ok = True
+        self._journal_problem = ""
+        self._sampling_problem = ""
+        self._complaints: dict[str, str] = {}
         self._rolling_back: dict[str, str] = {}
+        self._helpers: list[threading.Thread] = []
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,
             SetShares: self._set_shares,
@@ -163,8 +170,9 @@ class BoxRuntime:
     def post(self, make: Callable[[float], ev.Event]) -> None:
         """Hands an event to the loop; it is stamped when its turn comes, so times never run backwards."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._inbox.put_nowait, make)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to be told
+                loop.call_soon_threadsafe(self._inbox.put_nowait, make)
 
     def stop(self) -> None:
         self.post(lambda at_s: ev.StopRequested(at_s=at_s))
@@ -216,28 +224,44 @@ class BoxRuntime:
             except Exception as error:  # a command that cannot be carried out must not end the box: others go on
                 log.exception("command %s failed", type(command).__name__)
                 self._note(Note(stream="", code="command-failed", text=f"{type(command).__name__}: {redact(str(error))}"))
-        if self._journal_ok and self.parts.journal.wants_rotation:
+                self._answer_failure(command, error)
+        if not self._journal_problem and self.parts.journal.wants_rotation:
             self._begin_segment()
         if isinstance(event, ev.StopRequested):
             self._stopped.set()
 
+    def _answer_failure(self, command: Command, error: Exception) -> None:
+        """The engine waits for an answer to these; one that could not even be started has failed."""
+        code, text = failure_of(error)
+        if isinstance(command, (StartLabelling, StartProfiling, StartRetraining, StartGate)):
+            self.post(functools.partial(_failed_event, command.job, command.stream, code, text))
+        elif isinstance(command, SwapModel):
+            self.post(functools.partial(_swap_failed_event, command.stream, command.version, text))
+
     def _write(self, lines: list[str]) -> None:
         """A disk that is full must not stop the cameras: the journal begins a new segment when there is room again."""
-        if not self._journal_ok:
+        if self._journal_problem:
             return
         try:
             for line in lines:
                 self.parts.journal.append(line)
         except StorageError as error:
-            self._journal_ok = False
-            self._note(Note(stream="", code="journal", text=str(error)))
+            self._journal_failed(error)
 
     def _begin_segment(self) -> None:
         try:
             self.parts.journal.start_segment(encode(self.parts.engine.checkpoint()))
-            self._journal_ok = True
         except StorageError as error:
-            self._journal_ok = False
+            self._journal_failed(error)
+            return
+        if self._journal_problem:
+            log.info("the journal goes on")
+        self._journal_problem = ""
+
+    def _journal_failed(self, error: StorageError) -> None:
+        """Said once: it is tried again with every tick."""
+        known, self._journal_problem = self._journal_problem, str(error)
+        if not known:
             self._note(Note(stream="", code="journal", text=str(error)))
 
     def _tell(self, thing: object) -> None:
@@ -250,11 +274,27 @@ class BoxRuntime:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            for camera_id, entry in list(self.watched.items()):
+            self.tick()
+
+    def tick(self) -> None:
+        """Looks at cameras, costs, serving models and the disk, and tells the engine what changed. Loop thread only."""
+        for camera_id, entry in list(self.watched.items()):
+            try:
                 self._look_at(camera_id, entry)
-            if not self._journal_ok:
-                self._begin_segment()
-            self.ready = self.ready or all(w.worker.frames > 0 or not w.live for w in self.watched.values())
+                self._complaints.pop(camera_id, None)
+            except Exception as error:  # a busy database, say: the next look may do better, and the others are looked at
+                self._complain(camera_id, redact(f"{type(error).__name__}: {error}"))
+        if self._journal_problem:
+            self._begin_segment()
+        known, self._sampling_problem = self._sampling_problem, self.parts.sampler.problem
+        if self._sampling_problem and not known:
+            self._note(Note(stream="", code="sampling", text=f"nothing is sampled: {self._sampling_problem}"))
+        self.ready = self.ready or all(w.worker.frames > 0 or not w.live for w in self.watched.values())
+
+    def _complain(self, camera_id: str, text: str) -> None:
+        if self._complaints.get(camera_id) != text:
+            log.warning("%s: %s", camera_id, text)
+        self._complaints[camera_id] = text
 
     def _look_at(self, camera_id: str, entry: Watched) -> None:
         status = entry.camera.status()
@@ -275,20 +315,31 @@ class BoxRuntime:
     def _look_for_rollback(self, camera_id: str, entry: Watched) -> None:
         """`driftbox models rollback` writes what is to serve into the database; a running box follows."""
         stream = self.parts.engine.state.streams.get(camera_id)
-        wanted = self.parts.shelf.serving_version(camera_id)
-        if stream is None or stream.candidate or wanted.id in (stream.version, self._rolling_back.get(camera_id)):
+        wanted = self.parts.shelf.serving_version(camera_id).id
+        if stream is None or stream.candidate or wanted == stream.version:
+            self._rolling_back.pop(camera_id, None)
             return
-        self._rolling_back[camera_id] = wanted.id
+        if self._rolling_back.get(camera_id) == wanted:  # under way, or it failed and that was said
+            return
+        self._rolling_back[camera_id] = wanted
 
         def run() -> None:
             try:
-                entry.worker.swap(self.parts.shelf.detector(wanted.id), wanted.id)
-            except DriftboxError as error:
-                log.warning("%s: rollback to %s failed: %s", camera_id, wanted.id, error)
+                entry.worker.swap(self.parts.shelf.detector(wanted), wanted)
+            except Exception as error:  # the model that serves goes on
+                _, text = failure_of(error)
+                log.warning("%s: rollback to %s failed: %s", camera_id, wanted, text)
                 return
-            self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=wanted.id))
+            self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=wanted))
 
-        threading.Thread(target=run, name=f"{camera_id}/rollback", daemon=True).start()
+        self._help(f"{camera_id}/rollback", run)
+
+    def _help(self, name: str, run: Callable[[], None]) -> None:
+        """A short piece of work beside the loop."""
+        self._helpers = [thread for thread in self._helpers if thread.is_alive()]
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        self._helpers.append(thread)
 
     def _shut_down(self) -> None:
         for timer in self._timers.values():
@@ -302,8 +353,8 @@ class BoxRuntime:
             entry.camera.stop()
         for entry in self.watched.values():
             entry.worker.join(2.0)
-        for job in list(self.jobs.values()):
-            job.thread.join(5.0)
+        for thread in [*(job.thread for job in list(self.jobs.values())), *self._helpers]:
+            thread.join(5.0)
 
     # --- commands: quick ones -----------------------------------------------------------------------------------------
 
@@ -411,6 +462,7 @@ class BoxRuntime:
             self.post(lambda at_s: ev.EpochDone(at_s=at_s, stream=command.stream, report=report))
 
         def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
+            self.parts.require_room()
             detector = jobs.run_in_lane(
                 jobs.retrain_steps(
                     self.parts.samples, self.parts.shelf.detector(command.version), job=command.job, stream=command.stream,
@@ -475,7 +527,12 @@ class BoxRuntime:
 
         thread = threading.Thread(target=run, name=job_id, daemon=True)
         self.jobs[job_id] = Job(stream=stream, kind=kind, lane=lane, thread=thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self.jobs.pop(job_id)
+            self.parts.backend.close_lane(job_id)
+            raise
 
     def _swap_model(self, command: SwapModel) -> None:
         """Loads and warms the new model beside the old one, then exchanges them between two frames; on any failure the old stays."""
@@ -486,11 +543,11 @@ class BoxRuntime:
             except Exception as error:
                 _, text = failure_of(error)
                 log.info("swap of %s failed: %s", command.stream, text, exc_info=not isinstance(error, DriftboxError))
-                self.post(lambda at_s: ev.SwapFailed(at_s=at_s, stream=command.stream, version=command.version, text=text))
+                self.post(functools.partial(_swap_failed_event, command.stream, command.version, text))
                 return
             self.post(lambda at_s: ev.SwapDone(at_s=at_s, stream=command.stream, version=command.version))
 
-        threading.Thread(target=run, name=f"{command.stream}/swap", daemon=True).start()
+        self._help(f"{command.stream}/swap", run)
 
     def _swap(self, command: SwapModel) -> None:
         entry = self.watched[command.stream]
@@ -538,8 +595,10 @@ def failure_of(error: Exception) -> tuple[str, str]:
     """(code, redacted text) of whatever a job raised."""
     if isinstance(error, JobError):
         return error.code, str(error)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
         return "out_of_memory", "out of memory"
+    if isinstance(error, DriftboxError):
+        return "exception", str(error)
     return "exception", redact(f"{type(error).__name__}: {error}")
 
 
@@ -549,6 +608,10 @@ def _timer_event(timer: str, at_s: float) -> ev.Event:
 
 def _failed_event(job: str, stream: str, code: str, text: str, at_s: float) -> ev.Event:
     return ev.JobFailed(at_s=at_s, job=job, stream=stream, code=code, text=text)
+
+
+def _swap_failed_event(stream: str, version: str, text: str, at_s: float) -> ev.Event:
+    return ev.SwapFailed(at_s=at_s, stream=stream, version=version, text=text)
 
 
 def _shown(value: float | None) -> str:

@@ -1,12 +1,13 @@
 """Keeps a frame of every camera now and then as a candidate for labelling: one thread for all cameras.
 
-A disk without room stops sampling, never the cameras; it is said once and tried again.
+A disk without room stops sampling, never the cameras; it is said once and tried again with every sample.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from configs.errors import StorageError
@@ -21,19 +22,26 @@ class FrameStore(Protocol):
     def add(self, frame: Frame, window: int) -> object: ...
 
 
-class Sampler:
-    """window: where samples go; the runtime sets it when a window opens. fps: samples per second and camera."""
+def no_limit() -> None:
+    """Room for as many samples as the disk takes."""
 
-    def __init__(self, store: FrameStore, *, fps: float, clock: Clock) -> None:
+
+class Sampler:
+    """window: where samples go; the runtime sets it when a window opens. fps: samples per second and camera.
+
+    problem: why nothing is kept now, '' when all is well. require_room raises StorageError when the disk is to be left alone.
+    """
+
+    def __init__(self, store: FrameStore, *, fps: float, clock: Clock, require_room: Callable[[], None] = no_limit) -> None:
         self.fps = fps
         self.window = 0
         self.problem = ""
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._require_room = store, clock, require_room
         self._cameras: dict[str, Camera] = {}
         self._seqs: dict[str, int] = {}
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -57,24 +65,33 @@ class Sampler:
         """Keeps the newest unseen frame of every camera; returns how many."""
         with self._changed:
             cameras = list(self._cameras.values())
-        return sum(self._sample(camera) for camera in cameras)
+        kept, problem = 0, None
+        for camera in cameras:
+            try:
+                kept += self._sample(camera)
+            except StorageError as error:
+                problem = problem or error
+            except Exception:  # one odd picture must not end the sampling of all cameras
+                log.exception("%s: a sample could not be kept", camera.id)
+        if problem is not None and not self.problem:
+            log.warning("sampling stopped: %s", problem)
+        elif problem is None and self.problem and kept:
+            log.info("sampling goes on")
+        if problem is not None or kept:
+            self.problem = str(problem) if problem is not None else ""
+        return kept
 
     def _sample(self, camera: Camera) -> int:
         frame = camera.next_frame(after_seq=self._seqs.get(camera.id, -1), timeout_s=0.0)
         if frame is None:
             return 0
         self._seqs[camera.id] = frame.seq
-        try:
-            self._store.add(frame, self.window)
-        except StorageError as error:
-            if str(error) != self.problem:
-                log.warning("sampling stopped: %s", error)
-            self.problem = str(error)
-            return 0
-        self.problem = ""
+        self._require_room()
+        self._store.add(frame, self.window)
         return 1
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Samples until `stop`; what the sampler's thread does."""
         next_s = self._clock.monotonic_s()
         while True:
             with self._changed:

@@ -1,4 +1,4 @@
-"""The models of every camera: which serves, how a retrained one is kept, admitted, rejected, rolled back.
+"""The models of every camera: which serves, how a retrained one is kept, admitted, rejected.
 
 Files (`edge.store.folder`, `models.versions`) and database rows (`edge.store.store`) in one place, in the one order that a kill
 cannot hurt: files complete first, then the row, then serving.
@@ -6,20 +6,22 @@ cannot hurt: files complete first, then the row, then serving.
 
 from __future__ import annotations
 
+import logging
 import threading
 
-from models.versions import Manifest, load_version, save_version, version_id
-
-from configs.errors import UsageError, WeightsError
+from configs.errors import StorageError, WeightsError
 from edge.clock import Clock
 from edge.status import ModelView
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store, StoredModel
 from models.detector import Detector
+from models.versions import Manifest, load_version, save_version, version_id
 from models.zoo import load_detector, new_detector
 from scheduler.types import ModelVersion, RetrainConfig
 
-#: Retired and rejected versions kept per camera, beside those that serve or are being judged.
+log = logging.getLogger("driftbox")
+
+#: Retired versions kept per camera, beside those that serve or are being judged.
 KEPT_VERSIONS = 20
 
 
@@ -57,40 +59,22 @@ class Shelf:
         return self._keep(stream, parent=parent, detector=detector, config=config, window=window)
 
     def admit(self, stream: str, version: str, quality: float | None) -> None:
-        """Makes a candidate (or an older version) serve, durably."""
-        self._store.serve(version, at_utc=self._clock.utc_s(), reason="better on labels of its window", quality=quality)
-        self._tidy(stream)
+        """Makes a candidate (or an older version) serve, durably. ValueError: it was rejected meanwhile."""
+        with self._lock:
+            self._store.serve(version, at_utc=self._clock.utc_s(), reason="better on labels of its window", quality=quality)
+            try:
+                self._tidy(stream)
+            except StorageError as error:  # it serves; old files can go another day
+                log.warning("%s: old models are still there: %s", stream, error)
 
     def reject(self, stream: str, version: str, reason: str) -> None:
-        """A candidate that will not serve; its row stays as a record, its files go."""
-        stored = self._stored(version)
-        if stored.state is ModelState.CANDIDATE:
+        """A candidate that will not serve; its row stays as a record, its files go. One that was admitted a moment before (the
+        window ended while it was swapped in) is left serving."""
+        with self._lock:
+            if self._stored(version).state is not ModelState.CANDIDATE:
+                return
             self._store.set_model_state(version, ModelState.REJECTED, reason=reason)
             self._folder.remove_version(stream, version)
-
-    def rollback(self, camera: str, version: str | None = None) -> ModelVersion:
-        """Puts an earlier version back: the named one, or the one that served before. Raises UsageError when there is none."""
-        serving = self._store.serving().get(camera)
-        if serving is None:
-            raise UsageError(f"no camera '{camera}' has a model here", subject=camera, remedy="see: driftbox models list")
-        target = version or self._before(serving)
-        if target is None:
-            raise UsageError(f"{camera} has no earlier model", subject=camera, remedy="see: driftbox models list")
-        try:
-            stored = self._stored(target)
-        except KeyError:
-            raise UsageError(f"{camera} has no model {target}", subject=camera, remedy="see: driftbox models list") from None
-        if stored.version.stream != camera or stored.state is not ModelState.RETIRED:
-            raise UsageError(
-                f"model {target} of {stored.version.stream} is {stored.state.value}: only one that has served can come back",
-                subject=camera, remedy="see: driftbox models list",
-            )  # fmt: skip
-        self.detector(target)  # damaged weights must not serve
-        self._store.serve(target, at_utc=self._clock.utc_s(), reason="rolled back by the operator")
-        return self._stored(target).version
-
-    def models(self, camera: str | None = None) -> list[StoredModel]:
-        return self._store.models(camera)
 
     def views(self, *, limit: int) -> list[ModelView]:
         """Newest first, for pages."""
@@ -120,17 +104,10 @@ class Shelf:
 
     def _tidy(self, stream: str) -> None:
         """Files of versions that nobody will ask for again; their rows stay."""
-        old = [m for m in self._store.models(stream) if m.state in (ModelState.RETIRED, ModelState.REJECTED)]
-        for model in old[:-KEPT_VERSIONS]:
-            if model.state is ModelState.RETIRED:
-                self._store.set_model_state(model.version.id, ModelState.REJECTED, reason="old: files removed")
-            self._folder.remove_version(stream, model.version.id)
-
-    def _before(self, serving: ModelVersion) -> str | None:
-        retired = {m.version.id: m for m in self._store.models(serving.stream) if m.state is ModelState.RETIRED}
-        if serving.parent in retired:
-            return serving.parent
-        return max(retired, key=lambda i: retired[i].created_utc, default=None)
+        old = [m.version.id for m in self._store.models(stream) if m.state is ModelState.RETIRED]
+        for version in sorted(old)[:-KEPT_VERSIONS]:  # ids count up; the wall clock may have jumped
+            self._store.set_model_state(version, ModelState.REJECTED, reason="old: files removed")
+            self._folder.remove_version(stream, version)
 
     def _stored(self, version: str) -> StoredModel:
         return self._store.model(version)

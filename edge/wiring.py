@@ -107,6 +107,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             capacity_pct=config.gpus.capacity_pct, clock=clock,
             mode="work-conserving" if config.gpus.work_conserving else "capped",
         )  # fmt: skip
+
+        def require_room() -> None:
+            folder.require_free(config.storage.min_free_mib)
+
         journal = Journal(folder.events_dir, max_bytes=config.storage.journal_mib * 2**20)
         stack.callback(journal.close)
         engine = BoxEngine(engine_config(config, cost_s(golden, clock)))
@@ -118,24 +122,23 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 store=store,
                 shelf=shelf,
                 samples=FileSamples(samples),
-                sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock),
+                sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock, require_room=require_room),
                 golden=golden,
                 clock=clock,
                 scoring=scoring_of(config),
                 replay_windows=REPLAY_WINDOWS,
+                require_room=require_room,
             )  # fmt: skip
         )
         watched = [watch(entry, config, addresses, runtime) for entry in config.active_cameras]
         yield Box(
-            config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples, config), folder=folder,
-            store=store,
+            config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
         )  # fmt: skip
 
 
-def next_window(store: Store, samples: SampleStore, config: BoxConfig) -> int:
+def next_window(store: Store, samples: SampleStore) -> int:
     """After a restart a new window begins; the samples of the interrupted one are what it learns from."""
-    sampled = [w for camera in config.active_cameras for w in samples.windows(camera.id)]
-    return max([store.next_window(), *(w + 1 for w in sampled)])
+    return max(store.next_window(), samples.newest_window() + 1)
 
 
 def watch(entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime) -> Watched:
