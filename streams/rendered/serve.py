@@ -74,7 +74,7 @@ DEMO_CAMERAS: tuple[CameraScript, ...] = (
     CameraScript(id="street", kind="street", seed=101, schedule=((0, "day"), (45, "day"), (75, "night"))),
     CameraScript(id="yard", kind="yard", seed=102, schedule=((0, "day"), (60, "day"), (90, "fog"))),
     CameraScript(id="hall", kind="hall", seed=103, schedule=((0, "day"), (75, "day"), (105, "night"))),
-    CameraScript(id="crossing", kind="street", seed=104, schedule=((0, "day"), (90, "day"), (115, "rain+dusk+bump"))),
+    CameraScript(id="crossing", kind="street", seed=104, schedule=((0, "day"), (90, "day"), (115, "rain+dusk"))),
 )
 
 
