@@ -244,7 +244,8 @@ def _is_useless(row: StoredModel) -> bool:
 
 def _adopt(store: Store, folder: Path, at_utc: float) -> str:
     manifest = _read_manifest(folder)
-    stream, quality = folder.parent.name, manifest.get("quality")
+    stream, measures = folder.parent.name, manifest.get("quality")
+    quality = measures.get("f1") if isinstance(measures, dict) else None
     version = ModelVersion(
         id=folder.name,
         stream=stream,

@@ -193,9 +193,9 @@ class Store:
         return _stored_model(rows[0])
 
     def models(self, stream: str | None = None) -> list[StoredModel]:
-        """All versions, oldest first."""
+        """All versions, oldest first (in the order they were added: the wall clock may jump)."""
         where, values = ("WHERE stream = ?", (stream,)) if stream is not None else ("", ())
-        return [_stored_model(r) for r in self._rows(f"SELECT * FROM models {where} ORDER BY created_utc, rowid", values)]
+        return [_stored_model(r) for r in self._rows(f"SELECT * FROM models {where} ORDER BY rowid", values)]
 
     # --- windows, quality, notes --------------------------------------------------------------------------------------
 

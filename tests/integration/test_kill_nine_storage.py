@@ -157,6 +157,8 @@ def check_journal(folder: DataFolder, said: list[str]) -> None:
 
 def check_models(folder: DataFolder, store: Store, said: list[str]) -> None:
     store.check()
+    for path in (folder.models_dir / "yard").glob("yard-*"):
+        assert check_version(path, True) is None, "a version has its name before it is whole"
     acknowledged = [s.split()[1] for s in said if s.startswith("serves ")]
     begun = [s.split()[1] for s in said if s.startswith("serving ")]
     served = store.serving().get("yard")

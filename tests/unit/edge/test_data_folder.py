@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.errors import StorageError
-from edge.store.folder import DataFolder
+from edge.store.folder import DataFolder, check_version
 from edge.store.store import ModelState, Store
+from models.detector import DetectorSpec
+from models.versions import Manifest, load_version, save_version
 from scheduler.types import ModelVersion
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +26,9 @@ def write_version(folder: DataFolder, id: str, stream: str = "yard", content: by
     sha256 = hashlib.sha256(content).hexdigest()
     with folder.new_version(stream, id) as part:
         (part / "weights.safetensors").write_bytes(content)
-        (part / "manifest.json").write_text(json.dumps({"sha256": sha256, "arch": "tiny", "parent": None, "quality": 0.6}))
+        (part / "manifest.json").write_text(
+            json.dumps({"sha256": sha256, "arch": "tiny", "parent": None, "quality": {"f1": 0.6}})
+        )
     return ModelVersion(id=id, stream=stream, parent=None, arch="tiny", sha256=sha256)
 
 
@@ -213,6 +218,31 @@ def test_a_lost_database_does_not_cost_the_models(folder: DataFolder, store: Sto
     store.serve("v1", at_utc=3.0)
     assert not folder.version_dir("yard", "v2").exists()
     assert folder.recover(store, at_utc=2.0) == []
+
+
+def test_versions_as_the_models_package_writes_them_are_understood(folder: DataFolder, store: Store) -> None:
+    spec = DetectorSpec(arch="tinydet-edge", input_px=160)
+    manifest = Manifest(
+        id="yard-000001", stream="yard", parent="yard-0", spec=spec, config=None, window=3, created_utc=1.0, quality={"f1": 0.7}
+    )
+    with folder.new_version("yard", "yard-000001") as part:
+        sha256 = save_version(part, manifest, {"weight": torch.arange(4.0)})
+    assert check_version(folder.version_dir("yard", "yard-000001"), True) is None
+    folder.recover(store, at_utc=2.0)
+    adopted = store.model("yard-000001").version
+    assert adopted == ModelVersion(
+        id="yard-000001", stream="yard", parent="yard-0", arch="tinydet-edge", sha256=sha256, quality=0.7
+    )
+    assert load_version(folder.version_dir("yard", "yard-000001")).state["weight"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_version_made_after_the_clock_was_set_back_is_still_the_newest(folder: DataFolder, store: Store) -> None:
+    for id, at_utc in (("v1", 100.0), ("v2", 50.0), ("v3", 10.0)):
+        store.add_model(write_version(folder, id), at_utc=at_utc)
+        store.serve(id, at_utc=at_utc)
+    folder.remove_version("yard", "v3")
+    folder.recover(store, at_utc=1.0)
+    assert store.serving()["yard"].id == "v2"
 
 
 def test_two_cameras_are_put_in_order_independently(folder: DataFolder, store: Store) -> None:

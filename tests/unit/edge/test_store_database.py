@@ -73,7 +73,7 @@ def test_streams_do_not_touch_each_other(store: Store) -> None:
 
 
 @given(moves=st.lists(st.tuples(st.sampled_from(["v1", "v2", "w1"]), st.sampled_from(ModelState)), max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_sequence_of_moves_keeps_the_invariants(tmp_path_factory: pytest.TempPathFactory, moves) -> None:  # type: ignore[no-untyped-def]
     with Store(tmp_path_factory.mktemp("db") / "x.db") as store:
         for i in ("v1", "v2", "w1"):
