@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from models.microprofile_run import microprofile
 
 from edge.gpu.base import Lane
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, match_counts
+from models.microprofile_run import microprofile
 from models.retrain import LabelledImage, retrain
 from scheduler.types import Detections, EpochReport, ProfileTrial, RetrainConfig
 
@@ -55,6 +55,7 @@ class Samples(Protocol):
 class LabelResult:
     train: int
     holdout: int
+    new: int  # labelled now; the others had been labelled before
     quality: float | None
 
 
@@ -135,15 +136,17 @@ def label_steps(
     train, holdout = pools(samples, stream, window, holdout_frac)
     n_train, n_holdout = label_split(min(frames, len(train) + len(holdout)), holdout_frac)
     chosen = {"train": spread(train, n_train), "holdout": spread(holdout, n_holdout)}
+    new = 0
     for split, refs in chosen.items():
         for ref in refs:
             if samples.split(ref) is not None:
                 continue
             labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]
             samples.label(ref, labels, golden=golden.spec.arch, split=split)
+            new += 1
             yield
     quality = yield from _quality_steps(samples, serving, chosen["holdout"], scoring, yield_point)
-    return LabelResult(train=len(chosen["train"]), holdout=len(chosen["holdout"]), quality=quality)
+    return LabelResult(train=len(chosen["train"]), holdout=len(chosen["holdout"]), new=new, quality=quality)
 
 
 def _quality_steps(

@@ -431,7 +431,7 @@ class BoxRuntime:
             gpu_s = cpu_s()
             return lambda at_s: ev.LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=gpu_s,
+                quality=result.quality, gpu_s=gpu_s, golden_gpu_s=gpu_s / result.new if result.new else None,
             )  # fmt: skip
 
         self._spawn(command.job, command.stream, "labelling", body)

@@ -163,6 +163,8 @@ class Prep:
     stream: str
     kind: Literal["label", "profile"]
     frames: int = 0
+    started_s: float = 0.0
+    share_pct: float = 0.0
 
 
 @register
@@ -176,6 +178,7 @@ class BoxState:
     ends_s: float = 0.0
     planned_s: float | None = None
     golden_gpu_s: float = 0.1
+    delivered_frac: float = 1.0  # part of a promised share that preparation really received
     streams: dict[str, StreamState] = field(default_factory=dict)
     queue: list[Prep] = field(default_factory=list)
     active: Prep | None = None
@@ -322,7 +325,9 @@ class BoxEngine:
         if not live:
             return []
         seconds = config.prep_max_frac * (state.ends_s - state.opened_s)
-        budget_gpu_s = seconds * config.prep_pct / 100 * (config.label_part_frac if self._needs.profiles else 1.0)
+        budget_gpu_s = (
+            seconds * config.prep_pct / 100 * state.delivered_frac * (config.label_part_frac if self._needs.profiles else 1.0)
+        )
         affordable = int(budget_gpu_s / max(state.golden_gpu_s, 1e-6))
         frames = min(config.label_frames, affordable // len(live))
         if frames < config.label_frames:
@@ -345,6 +350,7 @@ class BoxEngine:
             return
         state.active = task = state.queue.pop(0)
         self._share_prep()
+        task.started_s, task.share_pct = at_s, self._prep_share()
         stream = state.streams[task.stream]
         if task.kind == "label":
             self._out.append(
@@ -360,7 +366,7 @@ class BoxEngine:
             return
         waiting = 1 + sum(p.kind == "profile" for p in state.queue)
         deadline_s = state.opened_s + self.config.prep_max_frac * (state.ends_s - state.opened_s)
-        budget = max(0.0, deadline_s - at_s) * self._prep_share() / 100 / waiting
+        budget = max(0.0, deadline_s - at_s) * self._prep_share() / 100 * state.delivered_frac / waiting
         self._out.append(
             StartProfiling(
                 job=task.job,
@@ -427,8 +433,9 @@ class BoxEngine:
             return
         stream = state.streams[event.stream]
         labelled = event.train + event.holdout
-        if labelled:
-            state.golden_gpu_s = event.gpu_s / labelled
+        if event.golden_gpu_s is not None:
+            state.golden_gpu_s = event.golden_gpu_s
+        self._learn_delivery(state.active, event.at_s, event.gpu_s)
         stream.labelled = labelled
         if event.quality is not None:
             stream.quality = stream.start_quality = event.quality
@@ -449,11 +456,20 @@ class BoxEngine:
         if state.active is None or state.active.job != event.job:
             return
         stream = state.streams[event.stream]
+        self._learn_delivery(state.active, event.at_s, event.gpu_s)
         options = microprofile.options(event.trials, self.config.retrain, n_train=event.n_train)
         floor = (stream.quality or 0.0) + self.config.min_gain
         stream.options = tuple(self._priced(o) for o in options if o.end_quality > floor)
         state.active = None
         self._next_prep(event.at_s)
+
+    def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
+        """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
+        and costs follow what was seen, or preparation would never end in time and retrainings would miss the window's end."""
+        promised_gpu_s = task.share_pct / 100 * (at_s - task.started_s)
+        if gpu_s > 0 and promised_gpu_s > 0:
+            seen = min(1.0, max(0.05, gpu_s / promised_gpu_s))
+            self.state.delivered_frac = (self.state.delivered_frac + seen) / 2
 
     def _unprofiled_options(self, stream: StreamState) -> tuple[RetrainOption, ...]:
         """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
@@ -468,7 +484,7 @@ class BoxEngine:
     def _priced(self, option: RetrainOption) -> RetrainOption:
         gate_gpu_s = self.config.gate_frames * self.state.golden_gpu_s
         cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + gate_gpu_s
-        return replace(option, cost_gpu_s=cost)
+        return replace(option, cost_gpu_s=cost / self.state.delivered_frac)
 
     def _epoch_done(self, event: EpochDone) -> None:
         running = self._running(event.stream, event.report.job)

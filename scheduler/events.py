@@ -61,7 +61,8 @@ class TimerFired(Event):
 @dataclass(frozen=True, kw_only=True)
 class LabelDone(Event):
     """Golden labels of a stream's last window are there. train/holdout: labelled frames in each split; quality: of the serving
-    model on the held-out split, None when the split is empty; gpu_s: what the labelling cost."""
+    model on the held-out split, None when the split is empty; gpu_s: what the job cost; golden_gpu_s: cost of one new label, None when
+    all were there already."""
 
     job: str
     stream: str
@@ -69,6 +70,7 @@ class LabelDone(Event):
     holdout: int
     quality: float | None
     gpu_s: float
+    golden_gpu_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

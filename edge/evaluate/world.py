@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from configs.errors import JobError
 from edge import jobs
+from edge.costs import CostProfile
 from edge.evaluate.studio import GoldenFromMemo, Studio, StudioSamples, f1_of, key_of
 from models.detector import Detector
+from models.microprofile_run import sample_size
 from scheduler.commands import (
     Command,
+    ReportWindow,
     SetKnobs,
     SetShares,
     StartGate,
@@ -22,14 +26,15 @@ from scheduler.commands import (
     StartRetraining,
     SwapModel,
 )
+from scheduler.ekya.microprofile import families
 from scheduler.events import EpochDone, Event, GateDone, JobFailed, LabelDone, ProfileDone, RetrainDone, SwapDone
 from scheduler.sim.driver import Work
-from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig
+from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, WindowOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """What a stream was served with from at_s on. infer_pct: its share; demand_pct: what its knobs need."""
+    """What a stream was served with from at_s on. infer_pct: the share of its inference."""
 
     at_s: float
     version: str
@@ -37,24 +42,49 @@ class Stretch:
     infer_pct: float
 
 
-class EvaluateWorld:
-    """`scheduler.sim.driver.World` with real models behind it."""
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A retraining that ended in time. quality: F1 on the window's evaluation frames, which the box never sees."""
 
-    def __init__(self, studio: Studio, knobs: dict[str, tuple[KnobProfile, ...]]) -> None:
-        self._studio, self._options = studio, studio.options
-        self.samples = StudioSamples(studio, studio.options)
+    stream: str
+    window: int
+    config: str
+    parent: str
+    version: str
+    quality: float
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What happened in one run, for the answer and the trace. labelled: (stream, window) -> F1 of the serving model on the labels
+    made for the window; opened_with: (stream, window) -> version that served when the window opened."""
+
+    retrainings: int = 0
+    admitted: int = 0
+    trainings: list[Training] = field(default_factory=list)
+    gates: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[WindowOutcome] = field(default_factory=list)
+    labelled: dict[tuple[str, int], float] = field(default_factory=dict)
+    opened_with: dict[tuple[str, int], str] = field(default_factory=dict)
+
+
+class EvaluateWorld:
+    """`scheduler.sim.driver.World` with real models behind it. progress: told the virtual time of every command."""
+
+    def __init__(
+        self, studio: Studio, knobs: dict[str, tuple[KnobProfile, ...]], progress: Callable[[float], None] = lambda at_s: None
+    ) -> None:
+        self._studio, self._options, self._progress = studio, studio.options, progress
+        self.samples = StudioSamples(studio)
         self._knobs = knobs
         self._now: dict[str, Stretch] = {
             s: Stretch(at_s=0.0, version=studio.base_version, knobs=None, infer_pct=0.0) for s in studio.footage
         }
         self.timeline: dict[str, list[Stretch]] = {s: [] for s in studio.footage}
-        self.gpu_s = 0.0
-        self.retrainings = 0
-        self.admitted = 0
-        self.trace: list[dict[str, Any]] = []
+        self.record = Record()
         self._goldens: dict[str, Detector] = {}
 
-    # --- what the driver asks ---
+    # --- what the driver asks -----------------------------------------------------------------------------------------
 
     def start(self, command: Command, at_s: float) -> Work:
         if isinstance(command, StartLabelling):
@@ -68,116 +98,104 @@ class EvaluateWorld:
         raise TypeError(type(command).__name__)
 
     def swap(self, command: SwapModel, at_s: float) -> Event:
-        self._record(command.stream, replace(self._now[command.stream], at_s=at_s, version=command.version))
-        self.admitted += 1
+        self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, version=command.version))
+        self.record.admitted += 1
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
     def observe(self, command: Command, at_s: float) -> None:
+        self._progress(at_s)
         if isinstance(command, SetKnobs):
-            self._record(command.stream, replace(self._now[command.stream], at_s=at_s, knobs=command.knobs))
+            self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, knobs=command.knobs))
         elif isinstance(command, SetShares):
             shares = dict(command.shares_pct)
             for stream in self._studio.footage:
                 share = shares.get(f"{stream}/infer", 0.0)
-                self._record(stream, replace(self._now[stream], at_s=at_s, infer_pct=share))
+                self._serve(stream, replace(self._now[stream], at_s=at_s, infer_pct=share))
+        elif isinstance(command, ReportWindow):
+            self.record.outcomes.append(command.outcome)
 
-    def _record(self, stream: str, stretch: Stretch) -> None:
+    def _serve(self, stream: str, stretch: Stretch) -> None:
         self._now[stream] = stretch
         self.timeline[stream].append(stretch)
 
-    # --- jobs: cost now, work when virtual time has come ---
+    # --- jobs: cost now, work when virtual time has come --------------------------------------------------------------
 
     def _labelling(self, command: StartLabelling) -> Work:
         costs = self._studio.costs
-        refs = jobs.spread(self._studio.candidates(command.stream, command.window), command.frames)
-        new = sum(self.samples.split(r) is None for r in refs)
-        cost = new * costs.golden_gpu_s + len(refs) * command.holdout_frac * costs.infer_gpu_s
+        self.samples.now_s = (command.window + 1) * self._options.window_s
+        train, holdout = jobs.pools(self.samples, command.stream, command.window, command.holdout_frac)
+        n_train, n_holdout = jobs.label_split(min(command.frames, len(train) + len(holdout)), command.holdout_frac)
+        judged = jobs.spread(holdout, n_holdout)
+        new = sum(self.samples.split(ref) is None for ref in [*jobs.spread(train, n_train), *judged])
+        cost = new * costs.golden_gpu_s + len(judged) * costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s, self.gpu_s = at_s, self.gpu_s + cost
+            self.samples.now_s = at_s
             result = jobs.run_at_once(
                 jobs.label_steps(
-                    self.samples,
-                    self._golden(command.stream),
-                    self._studio.detector(command.version),
-                    stream=command.stream,
-                    window=command.window,
-                    frames=command.frames,
-                    holdout_frac=command.holdout_frac,
-                    scoring=self._options.scoring,
-                )  # fmt: skip
-            )
+                    self.samples, self._golden(command.stream), self._studio.detector(command.version),
+                    stream=command.stream, window=command.window, frames=command.frames,
+                    holdout_frac=command.holdout_frac, scoring=self._options.scoring,
+                )
+            )  # fmt: skip
+            key = (command.stream, command.window + 1)
+            self.record.opened_with[key] = command.version
+            if result.quality is not None:
+                self.record.labelled[key] = result.quality
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=new * costs.golden_gpu_s if new else 0.0,
+                quality=result.quality, gpu_s=cost, golden_gpu_s=costs.golden_gpu_s if new else None,
             )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)
 
     def _profiling(self, command: StartProfiling) -> Work:
-        """Trials run in order while the budget lasts, as on the live box."""
-        train = self.samples.labelled(command.stream, [command.window], "train")
-        holdout = self.samples.labelled(command.stream, [command.window], "holdout")
-        configs: list[RetrainConfig] = []
-        cost = 0.0
-        for config in command.configs:
-            trial = self._studio.costs.trial_gpu_s(
-                config, train=len(train), holdout=len(holdout), epochs=command.epochs, data_frac=command.data_frac
-            )
-            if configs and cost + trial > command.budget_gpu_s:
-                break
-            configs.append(config)
-            cost += trial
+        n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
+        n_holdout = len(self.samples.labelled(command.stream, [command.window], "holdout"))
+        epochs, cost = affordable_epochs(command, self._studio.costs, n_train, n_holdout)
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s, self.gpu_s = at_s, self.gpu_s + cost
-            key = self.samples.key(command.stream, command.window, "train") + self.samples.key(
-                command.stream, command.window, "holdout"
-            )
-            trials = tuple(self._trial(command, config, key) for config in configs)
-            return ProfileDone(
-                at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=len(train), gpu_s=cost
-            )  # fmt: skip
+            self.samples.now_s = at_s
+            try:
+                trials = tuple(self._trial(command, config, n) for config, n in epochs)
+            except JobError as error:
+                return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code=error.code, text=str(error))
+            return ProfileDone(at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=cost)
 
         return Work(gpu_s=cost, finish=finish)
 
-    def _trial(self, command: StartProfiling, config: RetrainConfig, data_key: str) -> ProfileTrial:
-        key = key_of("trial", command.version, data_key, config, command.epochs, command.data_frac, self._options.seed)
+    def _trial(self, command: StartProfiling, config: RetrainConfig, epochs: int) -> ProfileTrial:
+        """The first `epochs` epochs of a trial. Trials are kept whole, so that a budget only decides how much of one is seen."""
+        data = [self.samples.key(command.stream, [command.window], split) for split in ("train", "holdout")]
+        key = key_of("trial", command.version, data, config, command.epochs, command.data_frac, self._options.seed)
         found = self._studio.memo.json(key)
         if found is None:
+            self._studio.done.trials += 1
             trials, _ = jobs.run_at_once(
                 jobs.profile_steps(
-                    self.samples,
-                    self._studio.detector(command.version),
-                    stream=command.stream,
-                    window=command.window,
-                    configs=[config],
-                    epochs=command.epochs,
-                    data_frac=command.data_frac,
-                    budget_gpu_s=float("inf"),
-                    seed=int(key[:8], 16),
-                    timer=lambda: 0.0,
-                )  # fmt: skip
-            )
+                    self.samples, self._studio.detector(command.version), stream=command.stream, window=command.window,
+                    configs=[config], epochs=command.epochs, data_frac=command.data_frac, budget_gpu_s=float("inf"),
+                    seed=self._options.seed, timer=lambda: 0.0,
+                )
+            )  # fmt: skip
             found = {"quality": list(trials[0].quality), "n_profiled": trials[0].n_profiled, "n_total": trials[0].n_total}
             self._studio.memo.keep_json(key, found)
             self._studio.log(f"profiled {command.stream} w{command.window} {config.name}: {found['quality']}")
         # Costs come from the profile, never from this machine's clock: a rerun gives the same plan.
-        per_epoch = self._studio.costs.epoch_gpu_s(config, found["n_profiled"])
+        costs = self._studio.costs
         return ProfileTrial(
-            config=config, quality=tuple(found["quality"]), init_gpu_s=self._studio.costs.init_gpu_s,
-            gpu_s_per_epoch=per_epoch, n_profiled=found["n_profiled"], n_total=found["n_total"],
+            config=config, quality=tuple(found["quality"][: epochs + 1]), init_gpu_s=costs.init_gpu_s,
+            gpu_s_per_epoch=costs.epoch_gpu_s(config, found["n_profiled"]), n_profiled=found["n_profiled"],
+            n_total=found["n_total"],
         )  # fmt: skip
 
     def _retraining(self, command: StartRetraining) -> Work:
-        self.retrainings += 1
-        data = self.samples.labelled(command.stream, [command.window], "train")
+        self.record.retrainings += 1
         costs, config = self._studio.costs, command.config
-        windows = range(max(0, command.window - self._options.replay_windows), command.window + 1)
-        data_keys = [self.samples.key(command.stream, w, "train") for w in windows]
-        version = key_of("train", command.version, data_keys, config, self._options.seed)
-        per_epoch = costs.epoch_gpu_s(config, max(1, round(len(data) * config.data_frac)))
+        n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
+        per_epoch = costs.epoch_gpu_s(config, max(1, round(n_train * config.data_frac)))
         total = costs.init_gpu_s + config.epochs * per_epoch
+        version = self._version(command)
 
         def epoch(number: int) -> Callable[[float], Event]:
             used = costs.init_gpu_s + number * per_epoch
@@ -185,43 +203,66 @@ class EvaluateWorld:
             return lambda at_s: EpochDone(at_s=at_s, stream=command.stream, report=report)
 
         def finish(at_s: float) -> Event:
-            self.gpu_s += total
-            steps = partial(
-                jobs.retrain_steps, self.samples, self._studio.detector(command.version), job=command.job,
-                stream=command.stream, window=command.window, replay_windows=self._options.replay_windows, config=config,
-                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None,
+            problem = self._studio.train(version, partial(self._train, command, version))
+            if problem is not None:
+                self._studio.log(f"training {command.stream} w{command.window} {config.name} failed: {problem}")
+                return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code="exception", text=problem)
+            quality = self._studio.window_f1(command.stream, command.window + 1, version)
+            self.record.trainings.append(
+                Training(
+                    stream=command.stream, window=command.window + 1, config=config.name, parent=command.version,
+                    version=version, quality=quality,
+                )
             )  # fmt: skip
-            self._studio.log(f"training {command.stream} w{command.window} {config.name} from {command.version[:8]}")
-            if not self._studio.train(version, lambda: jobs.run_at_once(steps())):
-                return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code="exception", text="see the log")
             return RetrainDone(at_s=at_s, job=command.job, stream=command.stream, candidate=version, gpu_s=total)
 
         milestones = tuple((costs.init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
         return Work(gpu_s=total, finish=finish, milestones=milestones)
 
+    def _version(self, command: StartRetraining) -> str:
+        """What the trained model will be: the same parent, data, configuration and seed make the same model."""
+        data = [self.samples.key(command.stream, [command.window], "train")]
+        if command.config.replay_frac > 0:
+            earlier = range(max(0, command.window - self._options.replay_windows), command.window)
+            data.append(self.samples.key(command.stream, list(earlier), "train"))
+        return key_of("train", command.version, data, command.config, self._options.seed)
+
+    def _train(self, command: StartRetraining, version: str) -> Detector:
+        self._studio.log(f"training {command.stream} w{command.window} {command.config.name} from {command.version[:8]}")
+        return jobs.run_at_once(
+            jobs.retrain_steps(
+                self.samples, self._studio.detector(command.version), job=command.job, stream=command.stream,
+                window=command.window, replay_windows=self._options.replay_windows, config=command.config,
+                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None,
+            )
+        )  # fmt: skip
+
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.now_s = at_s
-        refs = jobs.spread(self.samples.sampled(command.stream, command.window), command.frames)
+        refs = self._gate_refs(command)
         costs = self._studio.costs
-        cost = len(refs) * (costs.golden_gpu_s + 2 * costs.infer_gpu_s)
+        new = sum(self.samples.split(ref) is None for ref in refs)
+        cost = new * costs.golden_gpu_s + 2 * len(refs) * costs.infer_gpu_s
 
         def finish(done_s: float) -> Event:
-            self.gpu_s += cost
             self.samples.now_s = at_s  # it judges what had been captured when it began
             result = jobs.run_at_once(
                 jobs.gate_steps(
-                    self.samples,
-                    self._golden(command.stream),
-                    self._studio.detector(command.version),
-                    self._studio.detector(command.candidate),
-                    stream=command.stream,
-                    window=command.window,
-                    frames=command.frames,
-                    scoring=self._options.scoring,
-                )  # fmt: skip
-            )
-            self.trace.append({"stream": command.stream, "window": command.window, "candidate": command.candidate[:12],
-                               "serving_f1": result.serving_quality, "candidate_f1": result.candidate_quality})  # fmt: skip
+                    self.samples, self._golden(command.stream), self._studio.detector(command.version),
+                    self._studio.detector(command.candidate), stream=command.stream, window=command.window,
+                    frames=command.frames, scoring=self._options.scoring,
+                    holdout_frac=self._options.engine.holdout_frac,
+                )
+            )  # fmt: skip
+            self.record.gates.append(
+                {
+                    "at_s": round(done_s, 3), "stream": command.stream, "window": command.window,
+                    "candidate": command.candidate[:12], "frames": result.frames, "serving_f1": result.serving_quality,
+                    "candidate_f1": result.candidate_quality,
+                    "serving_true_f1": self._studio.window_f1(command.stream, command.window, command.version),
+                    "candidate_true_f1": self._studio.window_f1(command.stream, command.window, command.candidate),
+                }
+            )  # fmt: skip
             return GateDone(
                 at_s=done_s, job=command.job, stream=command.stream, candidate=command.candidate,
                 serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
@@ -230,12 +271,16 @@ class EvaluateWorld:
 
         return Work(gpu_s=max(cost, 1e-6), finish=finish)
 
+    def _gate_refs(self, command: StartGate) -> Sequence[jobs.SampleRef]:
+        holdout = jobs.pools(self.samples, command.stream, command.window, self._options.engine.holdout_frac)[1]
+        return jobs.spread(holdout, command.frames)
+
     def _golden(self, stream: str) -> Detector:
         if stream not in self._goldens:
-            self._goldens[stream] = GoldenFromMemo(self._studio, stream, self._options.scoring)  # type: ignore[assignment]
+            self._goldens[stream] = GoldenFromMemo(self._studio, stream)  # type: ignore[assignment]  # it only predicts
         return self._goldens[stream]
 
-    # --- the truth ---
+    # --- the truth ----------------------------------------------------------------------------------------------------
 
     def shown_f1(self) -> dict[str, list[float]]:
         """Per stream, per window from the first on: F1 over the window's evaluation frames as people saw them."""
@@ -251,14 +296,34 @@ class EvaluateWorld:
         stretch = next((s for s in reversed(self.timeline[stream]) if s.at_s <= at_s), None)
         stride = self.stride(stretch) if stretch else None
         if stretch is None or stride is None:  # nothing is analysed: every object is missed
-            truth = self._studio.golden_labels(stream, index).above(self._options.scoring.score_min)
-            return np.array([0.0, 0.0, float(len(truth))])
+            return np.array([0.0, 0.0, float(len(self._studio.truth(stream, index)))])
         return self._studio.counts(stream, stretch.version, index, stride)
 
     def stride(self, stretch: Stretch) -> int | None:
         """Every how-many-th frame was really analysed: what the knobs ask, or less when the share cannot carry it."""
         if stretch.knobs is None or stretch.infer_pct <= 0:
             return None
-        full_pct = 100.0 * self._options.fps * self._studio.costs.infer_gpu_s
         wanted = 1 if stretch.knobs == "every" else int(stretch.knobs.removeprefix("1/"))
-        return max(wanted, int(np.ceil(full_pct / stretch.infer_pct - 1e-6)))
+        return max(wanted, int(np.ceil(self._studio.full_pct / stretch.infer_pct - 1e-6)))
+
+
+def affordable_epochs(
+    command: StartProfiling, costs: CostProfile, n_train: int, n_holdout: int
+) -> tuple[list[tuple[RetrainConfig, int]], float]:
+    """How many epochs of each family's trial a budget buys, and what that costs in GPU-seconds.
+
+    The order of `models.microprofile_run`: the serving model is judged first, then all families advance epoch by epoch; none begins
+    an epoch once the budget is spent. Families without an epoch are left out."""
+    configs = families(command.configs)
+    if not n_train or not n_holdout or not configs:
+        return [], 0.0
+    judging = n_holdout * costs.infer_gpu_s
+    spent, done = judging + costs.init_gpu_s * len(configs), [0] * len(configs)
+    for _ in range(command.epochs):
+        for number, config in enumerate(configs):
+            if spent >= command.budget_gpu_s:
+                break
+            size = sample_size(config, n_train, command.data_frac)
+            spent += costs.epoch_gpu_s(replace(config, replay_frac=0.0), size) + judging
+            done[number] += 1
+    return [(config, n) for config, n in zip(configs, done, strict=True) if n], spent

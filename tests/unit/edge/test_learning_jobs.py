@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -22,9 +22,7 @@ CONFIG = RetrainConfig(name="full", epochs=3, batch=4, lr=0.1)
 
 def label(samples: MemorySamples, serving: FakeDetector, *, window: int = 0, frames: int = 20) -> jobs.LabelResult:
     return jobs.run_at_once(
-        jobs.label_steps(
-            samples, GOLDEN, serving, stream="a", window=window, frames=frames, holdout_frac=0.4, scoring=SCORING
-        )
+        jobs.label_steps(samples, GOLDEN, serving, stream="a", window=window, frames=frames, holdout_frac=0.4, scoring=SCORING)
     )
 
 
@@ -51,7 +49,7 @@ def test_labelling_again_costs_nothing_and_keeps_the_splits() -> None:
 
 
 def test_a_window_without_frames_is_no_error() -> None:
-    assert label(MemorySamples({}), FakeDetector()) == jobs.LabelResult(train=0, holdout=0, quality=None)
+    assert label(MemorySamples({}), FakeDetector()) == jobs.LabelResult(train=0, holdout=0, new=0, quality=None)
 
 
 def test_retraining_makes_a_better_copy_and_leaves_the_serving_model_alone() -> None:

@@ -79,7 +79,9 @@ def started(
 
 def label(engine: BoxEngine, job: str, at_s: float, quality: float | None = 0.5) -> list[Command]:
     stream = job.split("/")[0]
-    return engine.handle(LabelDone(at_s=at_s, job=job, stream=stream, train=12, holdout=8, quality=quality, gpu_s=2.0))
+    return engine.handle(
+        LabelDone(at_s=at_s, job=job, stream=stream, train=12, holdout=8, quality=quality, gpu_s=3.0, golden_gpu_s=0.1)
+    )
 
 
 def trial(gain: float = 0.1) -> ProfileTrial:
@@ -239,6 +241,19 @@ def test_a_golden_model_that_is_too_slow_shrinks_the_sample_and_says_so() -> Non
     # 25 s of preparation at 40 pct, half of it for labels = 5 GPU-s = 20 labels for two cameras
     assert only(commands, StartLabelling).frames == 10
     assert "10 instead of 20" in only(commands, Note).text
+
+
+def test_a_machine_that_delivers_half_gets_half_the_work_and_costs_count_double() -> None:
+    honest, _ = planned()
+    slow, _ = started()
+    for job, at_s in (("a/label/1", 5), ("b/label/1", 10)):
+        # 60 pct of 5 s promise 3 GPU-s; half of it came
+        slow.handle(LabelDone(at_s=at_s, job=job, stream=job[0], train=12, holdout=8, quality=0.5, gpu_s=1.5, golden_gpu_s=0.1))
+    assert slow.state.delivered_frac == pytest.approx(0.625)
+    profile(slow, "a/profile/1", 15)
+    cost = {engine: engine.state.streams["a"].options[0].cost_gpu_s for engine in (honest, slow)}
+    # the profile came at full speed again: (0.625 + 1) / 2
+    assert cost[slow] == pytest.approx(cost[honest] / 0.8125)
 
 
 def test_cameras_take_turns_when_not_even_the_smallest_sample_fits_for_all() -> None:
