@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -175,7 +176,6 @@ class PyavCamera:
         self._taken_seq = -1
         self._newest: Frame | None = None
         self._size_px = (0, 0)
-        self._fps = 0.0
         self._decoded = 0
         self._captured_s = float("-inf")
         self._alone: _Queued | None = None
@@ -263,7 +263,7 @@ class PyavCamera:
                 error=self._machine.error or silent,
                 width_px=self._size_px[0],
                 height_px=self._size_px[1],
-                fps=self._fps or self._rate.seen_fps(),
+                fps=self._rate.seen_fps(),
                 frames_decoded=self._decoded,
                 packets_dropped=self._queue.dropped,
                 reconnects=self._machine.reconnects,
@@ -339,7 +339,6 @@ class PyavCamera:
         with self._changed:
             self._undecoded_since_s = None
             self._size_px = (stream.codec_context.width, stream.codec_context.height)
-            self._fps = session.fps
             self._rate.restart(session.fps)
         packets = container.demux()
         while not self._stopping.is_set():
@@ -381,7 +380,7 @@ class PyavCamera:
             self._queue.put(item)
             if item.size_bytes:
                 self._captured_s = max(self._captured_s, item.times_s[0])
-                self._rate.saw(item.times_s[0], keyframe=item.keyframe)
+                self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=_media_s(item.packet))
                 self._machine.handle(Packet(), self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
@@ -453,16 +452,17 @@ class PyavCamera:
     def _decode(self, batch: list[_Queued], *, alone: bool) -> None:
         if not batch:
             return
-        pictures = [picture for item in batch for picture in _pictures(item, alone=alone)]
-        self._note_decoded(bool(pictures))
-        if self._realtime:
-            for picture in pictures[-1:]:
-                self._publish(picture)
-            return
-        for picture in pictures:
-            if self._rate.due(picture.times_s[0]):
-                self._publish(picture)
-                self._wait_until_taken()
+        newest: _Picture | None = None
+        for item in batch:
+            # One at a time: a batch may be a long group, and its pictures together would be hundreds of MiB.
+            for picture in _pictures(item, alone=alone):
+                newest = picture
+                if not self._realtime and self._rate.due(picture.times_s[0]):
+                    self._publish(picture)
+                    self._wait_until_taken()
+        self._note_decoded(newest is not None)
+        if self._realtime and newest is not None:
+            self._publish(newest)
 
     def _note_decoded(self, success: bool) -> None:
         with self._changed:
@@ -480,7 +480,8 @@ class PyavCamera:
             )
             self._decoded += 1
             self._size_px = (picture.frame.width, picture.frame.height)
-            self._rate.produced(captured_s)
+            # Live, the rate is that of the clock: the decoder may give pictures some frames late.
+            self._rate.produced(self._clock.now_s() if self._realtime else captured_s)
             self._changed.notify_all()
 
     def _wait_until_taken(self) -> None:
@@ -520,6 +521,12 @@ def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
     ]
 
 
+def _media_s(packet: AvPacket) -> float | None:
+    """The packet's own time, in seconds from anywhere."""
+    stamp = packet.dts if packet.dts is not None else packet.pts
+    return float(stamp * packet.time_base) if stamp is not None and packet.time_base else None
+
+
 class _Pace:
     """When the packets of something recorded are due. base_s: the time of its first picture."""
 
@@ -551,36 +558,57 @@ class _Pace:
         return max(0.0, wait_s)
 
 
+#: Over so many packets the rate of a camera is averaged; a gap longer than this is an interruption and no rate.
+_GAPS = 25
+_LONGEST_GAP_S = 2.0
+
+
 class WantedRate:
     """Which pictures are due, from the wanted rate and from what the camera was seen to give. Times are captured_s."""
 
     def __init__(self) -> None:
         self.wanted_fps = 0.0
-        self._period_s = 0.0
+        self._announced_s = 0.0
+        self._gaps_s: deque[float] = deque(maxlen=_GAPS)
         self._keyframe_period_s = float("inf")
         self._last_s: float | None = None
-        self._last_keyframe_s: float | None = None
+        self._last_keyframe: tuple[float, float | None] | None = None
         self._due_s = float("-inf")
 
     def restart(self, fps: float) -> None:
         """A new session of a camera that announces `fps` (0 = it does not)."""
-        self._period_s = 1.0 / fps if fps > 0 else 0.0
+        self._announced_s = 1.0 / fps if fps > 0 else 0.0
+        self._gaps_s.clear()
         self._keyframe_period_s = float("inf")
-        self._last_s = self._last_keyframe_s = None
+        self._last_s = self._last_keyframe = None
 
-    def saw(self, at_s: float, *, keyframe: bool) -> None:
+    def saw(self, at_s: float, *, keyframe: bool, media_s: float | None = None) -> None:
+        """A packet came at `at_s`; media_s: its own stamp, if it has one."""
         if self._last_s is not None:
-            gap_s = min(2.0, max(0.0, at_s - self._last_s))
-            self._period_s = 0.9 * self._period_s + 0.1 * gap_s if self._period_s > 0 else gap_s
+            self._gaps_s.append(min(_LONGEST_GAP_S, max(0.0, at_s - self._last_s)))
         self._last_s = at_s
         if keyframe:
-            if self._last_keyframe_s is not None:
-                self._keyframe_period_s = at_s - self._last_keyframe_s
-            self._last_keyframe_s = at_s
+            self._saw_keyframe(at_s, media_s)
+
+    def _saw_keyframe(self, at_s: float, media_s: float | None) -> None:
+        # Servers send the group in progress in a burst, so a keyframe may come soon after another without being close to it. And
+        # the stamps of MJPEG are invented. The longer of the two is on the safe side.
+        if self._last_keyframe is not None:
+            last_s, last_media_s = self._last_keyframe
+            known = media_s is not None and last_media_s is not None
+            media_gap_s = media_s - last_media_s if media_s is not None and last_media_s is not None else 0.0
+            self._keyframe_period_s = max(at_s - last_s, media_gap_s) if known else float("inf")
+        self._last_keyframe = (at_s, media_s)
+
+    def _period_s(self) -> float:
+        if self._announced_s > 0 or not self._gaps_s:
+            return self._announced_s
+        return sum(self._gaps_s) / len(self._gaps_s)
 
     def seen_fps(self) -> float:
-        """The rate at which packets come; 0 before there were two."""
-        return round(1.0 / self._period_s, 2) if self._period_s > 0 else 0.0
+        """The rate announced, or else at which packets come; 0 before there were two."""
+        period_s = self._period_s()
+        return round(1.0 / period_s, 2) if period_s > 0 else 0.0
 
     def keyframes_only(self) -> bool:
         """Whether keyframes alone come often enough. A tenth of slack: they come over a network."""
@@ -588,7 +616,7 @@ class WantedRate:
 
     def _slack_s(self) -> float:
         # Half a period either way: a picture a little early is the one meant, not the one after it.
-        period_s = self._keyframe_period_s if self.keyframes_only() else self._period_s
+        period_s = self._keyframe_period_s if self.keyframes_only() else self._period_s()
         return 0.5 * min(period_s, 1.0 / self.wanted_fps)
 
     def wait_s(self, now_s: float) -> float:

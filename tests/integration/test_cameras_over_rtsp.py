@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -419,6 +420,32 @@ def test_a_file_is_served_in_a_loop(clip: Path) -> None:
                 later = frame_of(camera, frame.seq)
                 assert (shown_index(later.image) - shown_index(frame.image)) % 10 in (1, 2, 3, 4, 5)
                 frame = later
+    finally:
+        server.stop()
+
+
+def test_the_wanted_rate_is_kept_whatever_the_decoder_holds_back(tmp_path: Path) -> None:
+    """Pictures coded out of order leave the decoder late, and the server sends the group in progress in a burst."""
+    path = tmp_path / "b.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=int(FPS))
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.options = {"preset": "fast", "x264-params": "bframes=3:b-adapt=0:keyint=40:scenecut=0"}
+        for index in range(80):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture(index), format="rgb24")))
+        container.mux(stream.encode(None))
+    server = RtspServer()
+    server.add_file("clip", path)
+    server.start()
+    try:
+        with running(server.url("clip")) as camera:
+            camera.want(fps=5)
+            frames = [frame_of(camera)]
+            while len(frames) < 14:
+                frames.append(frame_of(camera, frames[-1].seq))
+        gaps = np.diff([frame.captured_s for frame in frames])
+        assert np.median(gaps) == pytest.approx(0.2, abs=0.06)
+        assert gaps.mean() == pytest.approx(0.2, abs=0.08)
     finally:
         server.stop()
 

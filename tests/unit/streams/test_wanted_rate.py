@@ -64,7 +64,7 @@ def test_keyframes_are_enough_when_they_come_as_often_as_wanted() -> None:
     rate = WantedRate()
     rate.restart(10.0)
     for index in range(25):  # a keyframe each second
-        rate.saw(1000 + index / 10, keyframe=index % 10 == 0)
+        rate.saw(1000 + index / 10, keyframe=index % 10 == 0, media_s=index / 10)
     answers = {}
     for wanted in (0.0, 0.5, 1.0, 1.05, 1.2, 5.0):
         rate.wanted_fps = wanted
@@ -72,15 +72,28 @@ def test_keyframes_are_enough_when_they_come_as_often_as_wanted() -> None:
     assert answers == {0.0: False, 0.5: True, 1.0: True, 1.05: True, 1.2: False, 5.0: False}
 
 
-def test_before_two_keyframes_nothing_is_known_of_their_rate() -> None:
+def keyframes(*seen: tuple[float, float | None]) -> WantedRate:
+    """A rate of 0.5 wanted, after keyframes at (arrival, stamp)."""
     rate = WantedRate()
-    rate.wanted_fps = 0.1
-    rate.saw(0.0, keyframe=True)
-    assert not rate.keyframes_only()
-    rate.saw(1.0, keyframe=True)
+    rate.wanted_fps = 0.5
+    for at_s, media_s in seen:
+        rate.saw(at_s, keyframe=True, media_s=media_s)
+    return rate
+
+
+def test_before_two_keyframes_nothing_is_known_of_their_rate() -> None:
+    assert not keyframes((0.0, 0.0)).keyframes_only()
+    rate = keyframes((0.0, 0.0), (1.0, 1.0))
     assert rate.keyframes_only()
     rate.restart(0.0)
     assert not rate.keyframes_only()
+
+
+def test_a_burst_does_not_pass_for_a_high_rate_of_keyframes() -> None:
+    assert not keyframes((100.0, 50.0), (100.2, 60.0)).keyframes_only(), "ten seconds apart, sent at once"
+    assert not keyframes((100.0, None), (100.2, 60.0)).keyframes_only(), "the first packet of a session may have no stamp"
+    assert not keyframes((100.0, 50.0), (110.0, 50.04)).keyframes_only(), "invented stamps"
+    assert keyframes((100.0, None), (100.2, 60.0), (102.2, 62.0)).keyframes_only()
 
 
 def test_the_seen_rate_follows_the_camera() -> None:
