@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REALM = "driftbox"
+TRACK = "track0"
 #: A viewer whose unsent bytes exceed this is skipped until the next keyframe instead of growing our memory.
 BACKLOG_BYTES = 2_000_000
 #: The group of pictures kept for viewers who join; a longer one is forgotten and they wait for a keyframe.
@@ -356,7 +357,7 @@ class Viewer:
                 "m=video 0 RTP/AVP 96",
                 f"a=rtpmap:96 {encoding}/{rtp.CLOCK_HZ}",
                 f"a=fmtp:96 {parameters}",
-                "a=control:track0",
+                f"a=control:{TRACK}",
                 "",
             )
         )
@@ -546,7 +547,7 @@ class RtspServer:
 
     def mount_of(self, url: str) -> Mount | None:
         path = unquote(urlsplit(url).path).strip("/")
-        return self._mounts.get(path) or self._mounts.get(path.rpartition("/")[0])
+        return self._mounts.get(path) or self._mounts.get(path.removesuffix(f"/{TRACK}"))
 
     def challenge(self, nonce: str) -> str:
         if self._auth == "basic":
