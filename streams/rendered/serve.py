@@ -47,10 +47,9 @@ class CameraScript:
             raise ConfigError(f"camera {self.id}: its seed must be a whole number from 0", subject=self.id)
         if not is_camera_id(self.id):
             raise ConfigError(f"{self.id!r} is no camera id", subject=self.id, remedy="use lower case letters, digits, - and _")
-        if self.fps <= 0 or min(self.width_px, self.height_px) < 32:
-            raise ConfigError(
-                f"camera {self.id}: fps must be positive and the picture at least 32 pixels a side", subject=self.id
-            )
+        if self.fps <= 0 or min(self.width_px, self.height_px) < 32 or self.width_px % 2 or self.height_px % 2:
+            wanted = "fps must be positive, the sides of the picture even and at least 32 pixels"
+            raise ConfigError(f"camera {self.id}: {wanted}", subject=self.id)
 
     def scene(self) -> RenderedScene:
         """Raises ConfigError for an unknown kind or condition."""

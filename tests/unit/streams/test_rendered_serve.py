@@ -58,6 +58,7 @@ def test_reads_a_list_of_cameras(tmp_path: Path) -> None:
         ({"id": "a", "kind": "hall", "seed": 1, "colour": 2}, "unknown keys colour"),
         ({"id": "No Id", "kind": "hall", "seed": 1}, "no camera id"),
         ({"id": "a", "kind": "hall", "seed": 1, "fps": 0}, "fps"),
+        ({"id": "a", "kind": "hall", "seed": 1, "width_px": 321}, "even"),
         ({"id": "a", "kind": "hall", "seed": 1, "schedule": "day"}, "schedule"),
         ({"id": "a", "kind": "hall", "seed": "one"}, "seed"),
         ({"id": "a", "kind": "beach", "seed": 1}, "beach"),
