@@ -48,7 +48,7 @@ class SwapRecord:
 
     @property
     def missed_frames(self) -> int:
-        return max(0, round(self.gap_s / self.interval_s) - 1) if self.interval_s > 0 else 0
+        return max(0, round(self.gap_s / self.interval_s) - 1) if self.interval_s > 1e-6 else 0
 
 
 class InferenceWorker:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,13 +44,15 @@ class Round:
     replayed_events: int
 
 
-def small_config(data_dir: Path, port: int) -> dict[str, Any]:
-    """Two rendered cameras at night (so that there is something to learn) and windows of a few seconds: a kill hits anything."""
+def small_config(data_dir: Path, port: int, policy: str) -> dict[str, Any]:
+    """Two rendered cameras at night, so that there is something to learn, and the shortest windows: a kill may hit anything. The
+    first window of a run labels and retrains at once when an earlier run left samples."""
     return {
         "box": {"id": "kill", "data_dir": str(data_dir)},
         "gpus": {"capacity_pct": 150},
+        "scheduler": {"policy": policy},
         "window": {
-            "seconds": 14, "first_seconds": 5, "label_frames": 8, "gate_frames": 4, "sample_fps": 2.0, "prep_max_frac": 0.6,
+            "seconds": 10, "first_seconds": 10, "label_frames": 10, "gate_frames": 4, "sample_fps": 2.0, "prep_max_frac": 0.6,
             "profile_epochs": 1, "profile_data_frac": 1.0,
         },
         "models": {"retrain": [{"name": "quick", "epochs": 3, "lr": 2e-3}]},
@@ -59,21 +64,27 @@ def small_config(data_dir: Path, port: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+#: In turn: one profiles before it plans, the other always retrains, so that many swaps are met.
+POLICIES = ("thief-repeat", "uniform(quick,50)")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def kill_rounds(folder: Path, *, rounds: int, seed: int, most_s: float = 12.0, say: Callable[[str], None] = print) -> list[Round]:
+def kill_rounds(
+    folder: Path, *, rounds: int, seed: int, most_s: float = 8.0, say: Callable[[str], None] = print
+) -> list[Round]:
     """Runs and kills a box `rounds` times. Raises AssertionError naming the round in which something was wrong."""
     chance = random.Random(seed)
     data_dir, port = folder / "data", free_port()
     config = folder / "box.yaml"
-    config.write_text(yaml.safe_dump(small_config(data_dir, port)))
     done: list[Round] = []
     serving: dict[str, str] = {}
     for number in range(1, rounds + 1):
+        config.write_text(yaml.safe_dump(small_config(data_dir, port, POLICIES[number % len(POLICIES)])))
         box = _start(config, folder / f"box-{number}.log")
         try:
             status = _wait_ready(box, port, folder / f"box-{number}.log")
@@ -86,13 +97,12 @@ def kill_rounds(folder: Path, *, rounds: int, seed: int, most_s: float = 12.0, s
         finally:
             box.send_signal(signal.SIGKILL)
             box.wait()
-        serving = serving_versions(data_dir)
-        admitted, windows = inspect(data_dir, number)
+        with closing(killed_database(data_dir)) as db:
+            serving = dict(db.execute("SELECT stream, version FROM serving"))
+            admitted, windows = inspect(db, data_dir, number)
         events = replay(data_dir)
         assert events.exact, f"round {number}: the journal does not replay: {events.difference}"
-        done.append(
-            Round(number=number, lived_s=lived_s, admitted=admitted, windows=windows, replayed_events=events.events)
-        )
+        done.append(Round(number=number, lived_s=lived_s, admitted=admitted, windows=windows, replayed_events=events.events))
         say(f"round {number}: killed after {lived_s:.1f} s; {admitted} models admitted, {windows} windows closed so far")
     return done
 
@@ -119,18 +129,23 @@ def _wait_ready(box: subprocess.Popen[bytes], port: int, log: Path) -> dict[str,
     raise AssertionError(f"the box was not ready after {START_WITHIN_S:.0f} s:\n{log.read_text()[-3000:]}")
 
 
-def serving_versions(data_dir: Path) -> dict[str, str]:
-    """camera -> version that the database says serves; read by another process than the box's."""
-    with sqlite3.connect(data_dir / "driftbox.db") as db:
-        return dict(db.execute("SELECT stream, version FROM serving"))
+def killed_database(data_dir: Path) -> sqlite3.Connection:
+    """A copy of what the kill left, so that the next start, not this look, has to put the original in order."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in data_dir.glob("driftbox.db*"):
+            if not path.name.endswith("-shm"):
+                shutil.copy(path, folder)
+        db = sqlite3.connect(":memory:")
+        with closing(sqlite3.connect(Path(folder) / "driftbox.db")) as copy:
+            copy.backup(db)
+        return db
 
 
-def inspect(data_dir: Path, number: int) -> tuple[int, int]:
+def inspect(db: sqlite3.Connection, data_dir: Path, number: int) -> tuple[int, int]:
     """What must hold in the folder of a killed box. Returns (models admitted, windows closed)."""
-    with sqlite3.connect(data_dir / "driftbox.db") as db:
-        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok", f"round {number}: database"
-        served = db.execute("SELECT stream, id FROM models WHERE state IN ('serving', 'retired')").fetchall()
-        windows = db.execute("SELECT count(*) FROM windows").fetchone()[0]
+    assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok", f"round {number}: database"
+    served = db.execute("SELECT stream, id FROM models WHERE state IN ('serving', 'retired')").fetchall()
+    windows = db.execute("SELECT count(*) FROM windows").fetchone()[0]
     for stream, version in served:
         problem = check_version(data_dir / "models" / stream / version, True)
         assert problem is None, f"round {number}: model {version}: {problem}"

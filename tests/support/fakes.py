@@ -1,0 +1,125 @@
+"""A camera and detectors that a test scripts, where the box expects real ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from configs.errors import JobCancelled, StreamErrorCode
+from models.detector import Detector, DetectorSpec
+from models.fake import FakeDetector, scripted_image
+from models.zoo import EDGE, ZOO, ZooEntry
+from scheduler.types import Frame
+from streams.source import CameraState, CameraStatus
+
+
+def scripted_frame(stream: str, seq: int, *, at_s: float = 0.0) -> Frame:
+    return Frame(stream=stream, seq=seq, captured_s=at_s, captured_utc=1.7e9 + at_s, image=scripted_image(seq % 500)[0])
+
+
+class StillCamera:
+    """Gives the frames that `show` puts there, without a thread and without waiting."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.newest: Frame | None = None
+        self.state = CameraState.LIVE
+        self.wanted: list[tuple[float, int]] = []
+
+    def show(self, seq: int, *, at_s: float = 0.0) -> None:
+        self.newest = scripted_frame(self.id, seq, at_s=at_s)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def want(self, *, fps: float, height_px: int = 0) -> None:
+        self.wanted.append((fps, height_px))
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        return self.newest if self.newest is not None and self.newest.seq > after_seq else None
+
+    def status(self) -> CameraStatus:
+        return CameraStatus(state=self.state, since_s=0.0, code=StreamErrorCode.TIMEOUT if self.stalled else None)
+
+    @property
+    def stalled(self) -> bool:
+        return self.state is CameraState.STALLED
+
+
+class TickingCamera(StillCamera):
+    """A new scripted frame `fps` times a second, for a box that runs; none while it is stalled."""
+
+    def __init__(self, id: str, *, fps: float = 20.0) -> None:
+        super().__init__(id)
+        self._fps = fps
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        self._stopping.clear()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        until_s = time.monotonic() + timeout_s
+        while True:
+            now_s = time.monotonic()
+            seq = int(now_s * self._fps)
+            if seq > after_seq and not self.stalled and not self._stopping.is_set():
+                return scripted_frame(self.id, seq, at_s=now_s)
+            if now_s >= until_s or self._stopping.wait(min(1 / self._fps, max(0.0, until_s - now_s))):
+                return None
+
+
+#: arch -> a scripted detector: `fake` learns, the others rehearse what can go wrong in a training.
+FAKE_ARCHS: dict[str, Callable[[], FakeDetector]] = {
+    "fake": lambda: FakeDetector(skill=0.4, arch="fake"),
+    "fake-other": lambda: FakeDetector(skill=0.4, arch="fake-other"),
+    "fake-nan": lambda: FakeDetector(skill=0.4, arch="fake-nan", nan_loss=True),
+    "fake-throws": lambda: FakeDetector(skill=0.4, arch="fake-throws", fails_with=RuntimeError("a made-up fault")),
+    "fake-memory": lambda: FakeDetector(skill=0.4, arch="fake-memory", fails_with=MemoryError()),
+}
+
+
+def build_fake(spec: DetectorSpec, state: dict | None, device: str, seed: int) -> Detector:
+    detector = FAKE_ARCHS[spec.arch]()
+    if state is not None:
+        detector.load_state(state)
+    return detector
+
+
+def put_fakes_in_the_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets configurations and the shelf of models name the scripted detectors."""
+    for arch in FAKE_ARCHS:
+        monkeypatch.setitem(ZOO, arch, ZooEntry(arch=arch, role=EDGE, input_px=128, build=build_fake, bundled=True))
+    monkeypatch.setattr("models.zoo._bundled_state", lambda arch: FAKE_ARCHS[arch]().state())
+
+
+class FreeLane:
+    """A lane without limits: `cancelled` makes the next iteration raise, as a real one does."""
+
+    def __init__(self, job: str = "a/infer") -> None:
+        self.job = job
+        self.cancelled = False
+        self.entered = 0
+        self.on_enter: Callable[[], None] = lambda: None
+        self._error = JobCancelled(f"job {job} was cancelled")
+
+    def iteration(self) -> FreeLane:
+        return self
+
+    def __enter__(self) -> None:
+        if self.cancelled:
+            raise self._error
+        self.entered += 1
+        self.on_enter()
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def checkpoint(self) -> None:
+        if self.cancelled:
+            raise self._error
