@@ -139,13 +139,13 @@ def test_wanted_height_and_rate_change_while_running(server: RtspServer) -> None
         gaps = np.diff([frame.captured_s for frame in frames])
         assert np.median(gaps) == pytest.approx(0.2, abs=0.06)
 
-        camera.want(fps=2)  # as often as keyframes come: pictures 0, 10, 20, ... of the encoder all show the same
+        camera.want(fps=1.5)  # more seldom than keyframes come: only they are shown, and each of them is picture 0 of its ten
         fresh_frame(camera)
-        seen = [shown_index((frame := fresh_frame(camera)).image)]
-        for _ in range(3):
-            frame = frame_of(camera, frame.seq)
-            seen.append(shown_index(frame.image))
-        assert len(set(seen)) == 1, f"only keyframes were wanted, got {seen}"
+        frames = [fresh_frame(camera)]
+        while len(frames) < 4:
+            frames.append(frame_of(camera, frames[-1].seq))
+        assert len({shown_index(frame.image) for frame in frames}) == 1, "only keyframes"
+        assert min(np.diff([frame.captured_s for frame in frames])) > 0.4, "each of them once"
 
         camera.want(fps=0)
         frames = [fresh_frame(camera)]
@@ -301,7 +301,8 @@ def test_a_hung_camera_is_noticed_and_shows_soon_after_it_goes_on(server: RtspSe
         assert took_s < 5.0
         assert camera.status().code is StreamErrorCode.TIMEOUT
         assert camera.status().error
-        wait_until(lambda: camera.status().state is not CameraState.STALLED, "opened anew")
+        wait_until(lambda: camera.status().state is not CameraState.STALLED, "given up")
+        assert camera.status().state is CameraState.WAITING, "and not taken for alive because of a half-read packet"
         server.resume("cam")
         resumed_s = time.monotonic()
         assert fresh_frame(camera).captured_s - resumed_s < 3.0
@@ -439,13 +440,12 @@ def test_the_wanted_rate_is_kept_whatever_the_decoder_holds_back(tmp_path: Path)
     server.start()
     try:
         with running(server.url("clip")) as camera:
-            camera.want(fps=5)
-            frames = [frame_of(camera)]
-            while len(frames) < 14:
+            camera.want(fps=8)
+            frames = [fresh_frame(camera)]
+            while len(frames) < 20:
                 frames.append(frame_of(camera, frames[-1].seq))
         gaps = np.diff([frame.captured_s for frame in frames])
-        assert np.median(gaps) == pytest.approx(0.2, abs=0.06)
-        assert gaps.mean() == pytest.approx(0.2, abs=0.08)
+        assert gaps.mean() == pytest.approx(1 / 8, abs=0.04)
     finally:
         server.stop()
 
