@@ -6,6 +6,7 @@ Heavy libraries are imported inside commands, so that `driftbox --help` and `dri
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from configs.errors import DriftboxError, UsageError, redact
 from configs.load import load_config, load_demo
 from configs.schema import BoxConfig
 from edge.console import cell_text, print_json, print_table, say, say_json_line, show_error
+from edge.logs import DEBUG_VARIABLE
 
 app = typer.Typer(
     name="driftbox",
@@ -56,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
     try:
         app(words, prog_name="driftbox")
     except KeyboardInterrupt:
@@ -202,6 +206,10 @@ def evaluate(
     gpu_speed: Annotated[float, typer.Option(min=0.01, help="Cores of this machine that one virtual GPU stands for.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn by chance.")] = 0,
     scenario: Annotated[Path | None, typer.Option(help="Scenario file instead of videos.", show_default=False)] = None,
+    footage: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the scenario's videos, instead of the scenario's own.", show_default=False),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Configuration whose window, scheduler and retrainings are used.", show_default=False)
     ] = None,
@@ -236,16 +244,16 @@ def evaluate(
     with make_progress(enabled=not json) as progress:
         task = progress.task("policies", total=100)
         answer = evaluate_command(
-            videos=videos or (), scenario=scenario, edge=edge, golden=golden, policies=policy, options=options,
-            retrain=retrain_configs(loaded) if config is not None else RETRAIN, costs=costs, gpu_speed=gpu_speed, cache=cache,
+            videos=videos or (), scenario=scenario, footage_dir=footage, edge=edge, golden=golden, policies=policy, options=options,
+            retrain=retrain_configs(loaded) if config is not None else RETRAIN, costs=costs, cache=cache,
             trace=trace, plot=plot, log=progress.note, progress=lambda what, done_frac: task.set(round(100 * done_frac)),
         )  # fmt: skip
     if json:
         print_json(answer)
         return
     print_table(
-        ("policy", "mean F1", "retrainings", "GPU-seconds"),
-        [(row["policy"], row["mean_f1"], row["retrainings"], round(row["gpu_s"])) for row in answer["policies"]],
+        ("policy", "mean F1", "retrainings", "admitted", "GPU-seconds"),
+        [(r["policy"], f"{r['mean_f1']:.3f}", r["retrainings"], r["admitted"], round(r["gpu_s"])) for r in answer["policies"]],
     )
 
 

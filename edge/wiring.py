@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring
 from edge.journal import Journal
+from edge.logs import set_up_logging
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
@@ -242,15 +242,3 @@ async def _main(box: Box) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, box.runtime.stop)
     await box.runtime.run(box.watched, box.first_window)
-
-
-def set_up_logging() -> None:
-    """Plain lines on stderr; every record redacted once more on its way out."""
-    from edge.logs import RedactingFormatter
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

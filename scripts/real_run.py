@@ -21,7 +21,8 @@ import yaml
 
 from configs.load import parse_config
 from configs.schema import BoxConfig
-from edge.wiring import Box, built, set_up_logging
+from edge.logs import set_up_logging
+from edge.wiring import Box, built
 from scheduler.commands import ReportWindow
 from streams.rtsp_process import MountSpec, RtspServerProcess
 
