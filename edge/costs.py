@@ -7,6 +7,7 @@ Costs are GPU-seconds at 100 pct. Measured ones are CPU seconds of one core (pro
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,7 +18,8 @@ import numpy as np
 
 from configs.errors import ConfigError
 from models.detector import Detector
-from models.retrain import LabelledImage, retrain
+from models.labelled import LabelledImage
+from models.retrain import retrain
 from scheduler.types import Detections, RetrainConfig
 
 #: Samples per measurement; the median is kept.
@@ -53,12 +55,6 @@ class CostProfile:
         """A whole retraining when `train` labelled frames are at hand."""
         return self.init_gpu_s + config.epochs * self.epoch_gpu_s(config, max(1, round(train * config.data_frac)))
 
-    def trial_gpu_s(self, config: RetrainConfig, *, train: int, holdout: int, epochs: int, data_frac: float) -> float:
-        """One micro-profiling trial: few epochs on a part of the data, the held-out split judged before and after each epoch."""
-        frames = max(1, round(train * data_frac * config.data_frac))
-        judging = (min(epochs, config.epochs) + 1) * holdout * self.infer_gpu_s
-        return self.init_gpu_s + min(epochs, config.epochs) * self.epoch_gpu_s(config, frames) + judging
-
     def scaled(self, speed: float) -> CostProfile:
         """The profile of a device that does the work of `speed` cores."""
         if speed == 1.0:
@@ -78,15 +74,41 @@ class CostProfile:
 
 
 def load_costs(path: Path) -> CostProfile:
-    """Reads a profile written as JSON (the fields of CostProfile). Raises ConfigError naming what is missing or unknown."""
+    """Reads a profile written as JSON: the fields of CostProfile, or an earlier answer of `evaluate --json` that holds them under
+    "costs". Raises ConfigError naming everything that is missing, unknown or out of range."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return CostProfile(**{**data, "source": data.get("source") or f"file {path.name}"})
-    except (OSError, ValueError, TypeError) as error:
-        names = ", ".join(f.name for f in fields(CostProfile))
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cost file {path} cannot be used: {error}", subject=str(path), remedy=f"it needs: {names}"
+            f"cost file {path} cannot be read: {error}", subject=str(path), remedy="give a JSON file with costs"
         ) from error
+    if isinstance(data, dict) and "policies" in data:
+        data = data.get("costs")
+    problems = _cost_problems(data)
+    if problems:
+        wrong = "; ".join(f"{name}: {text}" for name, text in problems)
+        raise ConfigError(
+            f"cost file {path} cannot be used: {wrong}", problems=problems, subject=str(path),
+            remedy=f"it needs {', '.join(_REQUIRED)} (GPU-seconds above 0; head_frac 0-1) and may have source",
+        )  # fmt: skip
+    return CostProfile(**{**data, "source": data.get("source") or f"file {path.name}"})
+
+
+_REQUIRED = tuple(f.name for f in fields(CostProfile) if f.name != "source")
+
+
+def _cost_problems(data: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(data, dict):
+        return (("costs", "not a table of names and numbers"),)
+    problems = [(name, "missing") for name in _REQUIRED if name not in data]
+    problems += [(name, "unknown") for name in data if name not in (*_REQUIRED, "source")]
+    for name in (name for name in _REQUIRED if name in data):
+        value, most = data[name], 1.0 if name == "head_frac" else float("inf")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or not math.isfinite(value):
+            problems.append((name, f"{value!r} is not a number above 0" + (" and at most 1" if most == 1.0 else "")))
+    if not isinstance(data.get("source", ""), str):
+        problems.append(("source", "not a text"))
+    return tuple(problems)
 
 
 def _median_cost(work: Callable[[], object], repeats: int = REPEATS) -> float:

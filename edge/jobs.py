@@ -194,13 +194,23 @@ def retrain_steps(
     return detector
 
 
+def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_frac: float) -> list[SampleRef]:
+    """The frames that `gate_steps` judges by, in time order."""
+    current = spread(pools(samples, stream, window, holdout_frac)[1], frames)
+    missing = frames - len(current)
+    older = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout"] if missing > 0 else []
+    return [*older[len(older) - min(missing, len(older)) :], *current]
+
+
 def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
     scoring: Scoring, holdout_frac: float = 1.0, yield_point: YieldPoint = no_yield,
 ) -> Steps[GateResult]:  # fmt: skip
-    """Measures both models on the same golden labels of the current window. Only frames of the held-out pool are used (with
-    `holdout_frac` 1: any), and they stay held out, so that the next window does not train on what judged this one."""
-    refs = spread(pools(samples, stream, window, holdout_frac)[1], frames)
+    """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
+    with those that the last window's labelling made (a gate that comes early has seen little of its own window). Only frames of
+    the held-out pool are used (of the window in progress any, with `holdout_frac` 1), and they stay held out, so that the next
+    window does not train on what judged this one."""
+    refs = gate_refs(samples, stream, window, frames, holdout_frac)
     for ref in refs:
         if samples.labels(ref) is None:
             labels = golden.predict([samples.image(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from configs.errors import StorageError
-from configs.files import atomic_write
+from configs.files import atomic_write, storage_errors
 from scheduler.types import Detections
 
 
@@ -82,5 +82,6 @@ class Memo:
         return self._root / key[:2] / f"{key}.{suffix}"
 
     def _write(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(exist_ok=True)
-        atomic_write(path, data)
+        with storage_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            atomic_write(path, data, durable=False)  # what is lost is only made again

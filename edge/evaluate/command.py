@@ -1,17 +1,22 @@
-"""What `driftbox evaluate` runs: arguments in, the answer as JSON-ready data out; table, plot and trace beside it."""
+"""What `driftbox evaluate` runs: arguments in, the answer as JSON-ready data out; plot and trace beside it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from configs.errors import UsageError
+from configs.files import atomic_write, storage_errors
 from edge.costs import CostProfile, load_costs, measure_costs
-from edge.evaluate.run import PolicyResult, engine_config, fixed_configs, result_json, run_policy, write_trace
+from edge.evaluate.plot import check_plot_path, draw
+from edge.evaluate.run import PolicyResult, engine_config, fixed_configs, result_json, run_policy
 from edge.evaluate.studio import EvaluateOptions, Studio
+from edge.evaluate.trace import trace_of
 from edge.footage import Footage, footage_of_videos, load_scenario
 from edge.memo import Memo
 from models.detector import Detector
@@ -19,12 +24,14 @@ from models.zoo import load_detector
 from scheduler.registry import expand_list
 from scheduler.types import RetrainConfig
 
-#: Offered when no configuration file says otherwise: a cheap head, all layers briefly, all layers thoroughly.
+#: Offered when no configuration file says otherwise: the head alone, all layers briefly, all layers thoroughly.
 RETRAIN: tuple[RetrainConfig, ...] = (
-    RetrainConfig(name="head", epochs=5, batch=8, layers_frac=0.3, lr=5e-4),
-    RetrainConfig(name="full-short", epochs=5, batch=8, lr=4e-4),
-    RetrainConfig(name="full-long", epochs=15, batch=8, lr=4e-4),
+    RetrainConfig(name="head", epochs=5, batch=4, layers_frac=0.3, lr=4e-4),
+    RetrainConfig(name="full-short", epochs=5, batch=4, lr=4e-4),
+    RetrainConfig(name="full-long", epochs=15, batch=4, lr=4e-4),
 )
+#: Footage needs at least so many frames per window: some to judge by, some to learn from.
+MIN_FRAMES_PER_WINDOW = 4
 Log = Callable[[str], None]
 
 
@@ -32,13 +39,13 @@ def evaluate_command(
     *,
     videos: Sequence[Path] = (),
     scenario: Path | None = None,
+    footage_dir: Path | None = None,
     edge: str,
     golden: str,
     policies: str = "thief-repeat,uniform,no-retrain",
     options: EvaluateOptions,
     retrain: tuple[RetrainConfig, ...] = RETRAIN,
     costs: Path | None = None,
-    gpu_speed: float = 1.0,
     cache: Path | None = None,
     trace: Path | None = None,
     plot: Path | None = None,
@@ -48,37 +55,78 @@ def evaluate_command(
     """Evaluates the policies on the footage. Returns the contract of design 3.1: {"policies": [...], "costs": ..., "options": ...}.
 
     options.engine gives everything of the box's configuration that is not set by the evaluation itself (windows, capacity, costs,
-    configurations). costs: a cost file instead of measuring here. gpu_speed: cores that one GPU stands for when costs are measured.
+    configurations). costs: a cost file instead of measuring here. cache: keeps labels, predictions and trainings for another run.
+    progress: told what is being done and the part of all work that is done.
     Raises UsageError, ConfigError, StreamError or WeightsError before any long work begins.
     """
     names = expand_list(policies)
-    footage = _footage(videos, scenario, options)
+    if plot is not None:
+        check_plot_path(plot)
+    footage = _footage(videos, scenario, footage_dir, options)
+    if not retrain:
+        raise UsageError("there is no retraining configuration to offer", remedy="list some under models.retrain")
     edge_detector, golden_detector = load_detector(edge), load_detector(golden)
-    profile = _costs(costs, edge_detector, golden_detector, footage, gpu_speed)
-    log(profile.describe())
-    options = replace(options, engine=engine_config(options, profile, retrain))
-    studio = Studio(footage, edge_detector, golden_detector, profile, options, Memo(cache), log)
-    fixed = fixed_configs(options.engine)
+    with one_thread():
+        profile = _costs(costs, edge_detector, golden_detector, footage, options.gpu_speed)
+        log(profile.describe())
+        options = replace(options, engine=engine_config(options, profile, retrain))
+        studio = Studio(footage, edge_detector, golden_detector, profile, options, Memo(cache), log)
+        log(f"inference on every frame of all streams needs {studio.full_pct * len(footage):.0f} % of a GPU")
+        results = run_all(studio, names, log, progress)
+        answer = {
+            **result_json(results, studio),
+            "fixed_configs": fixed_configs(options.engine),
+            "edge": edge,
+            "golden": golden,
+        }
+        if trace is not None:
+            write_file(trace, trace_of(studio, results).model_dump_json(indent=1))
+        if plot is not None:
+            draw(plot, results, options)
+    return answer
+
+
+def run_all(
+    studio: Studio,
+    names: Sequence[str],
+    log: Log = lambda text: None,
+    progress: Callable[[str, float], None] = lambda what, f: None,
+) -> list[PolicyResult]:
+    """One result per policy, in order."""
+    fixed = fixed_configs(studio.options.engine)
     results: list[PolicyResult] = []
     for number, name in enumerate(names):
-        progress(name, number / len(names))
-        result = run_policy(studio, _with_names(name, fixed), shown_as=name)
+
+        def tell(done_frac: float, name: str = name, number: int = number) -> None:
+            progress(name, (number + done_frac) / len(names))
+
+        tell(0.0)
+        result = run_policy(studio, _with_names(name, fixed), shown_as=name, progress=tell)
         results.append(result)
         log(f"{name}: mean F1 {result.mean_f1:.3f}, {result.retrainings} retrainings, {result.gpu_s:.0f} GPU-s")
     progress("done", 1.0)
-    if trace is not None:
-        write_trace(trace, studio, results)
-    if plot is not None:
-        draw(plot, results, options)
-    return {**result_json(results, profile, options), "fixed_configs": fixed, "edge": edge, "golden": golden}
+    return results
 
 
-def _footage(videos: Sequence[Path], scenario: Path | None, options: EvaluateOptions) -> tuple[Footage, ...]:
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch: results do not depend on how a sum was split, and costs are those of one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _footage(
+    videos: Sequence[Path], scenario: Path | None, folder: Path | None, options: EvaluateOptions
+) -> tuple[Footage, ...]:
     if bool(videos) == (scenario is not None):
         raise UsageError("evaluate needs either videos or a scenario", remedy="name video files, or --scenario FILE")
-    footage = load_scenario(scenario) if scenario is not None else footage_of_videos(videos)
+    footage = load_scenario(scenario, folder) if scenario is not None else footage_of_videos(videos)
     for stream in footage:
-        if stream.frames < 4 * options.windows:
+        if stream.frames < MIN_FRAMES_PER_WINDOW * options.windows:
             raise UsageError(
                 f"{stream.id} has {stream.frames} frames: too few for {options.windows} windows",
                 subject=stream.id, remedy="take fewer --windows, or repeat the clip in a scenario file",
@@ -91,8 +139,8 @@ def _costs(path: Path | None, edge: Detector, golden: Detector, footage: Sequenc
         return load_costs(path).scaled(gpu_speed)
     longest_px = max(edge.spec.input_px, golden.spec.input_px)
     first = footage[0]
-    image = next(iter(first.load([first.frames // 2], longest_px=longest_px).values()))
-    return measure_costs(edge, golden, [image]).scaled(gpu_speed)
+    images = first.load([0, first.frames // 2], longest_px=longest_px)
+    return measure_costs(edge, golden, [images[max(images)]]).scaled(gpu_speed)
 
 
 def _with_names(policy: str, fixed: dict[str, str]) -> str:
@@ -102,29 +150,7 @@ def _with_names(policy: str, fixed: dict[str, str]) -> str:
     return policy
 
 
-def save_json(path: Path, answer: dict[str, Any]) -> None:
-    path.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-
-
-def draw(path: Path, results: Sequence[PolicyResult], options: EvaluateOptions) -> None:
-    """F1 over time (mean over the streams) of every policy, as PNG or SVG by the file's ending."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    for result in results:
-        mean = np.mean(list(result.f1.values()), axis=0)
-        times = (np.arange(len(mean)) + 0.5) * options.window_s
-        style = {"lw": 2.5} if result.policy.startswith("thief") else {"lw": 1.2, "ls": "--"}
-        axes.plot(times, mean, marker="o", ms=4, label=f"{result.policy} ({result.mean_f1:.3f})", **style)
-    axes.set_xlabel("virtual time, s")
-    axes.set_ylabel("F1 against golden labels (IoU 0.3)")
-    axes.set_title(f"{len(results[0].videos)} streams, {options.gpus:g} GPU")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
+def write_file(path: Path, text: str) -> None:
+    """Raises StorageError naming the file."""
+    with storage_errors(path):
+        atomic_write(path, (text + "\n").encode())

@@ -2,114 +2,157 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edge import jobs
 from edge.costs import CostProfile
 from edge.evaluate.studio import EvaluateOptions, Studio
-from edge.evaluate.world import EvaluateWorld
+from edge.evaluate.world import EvaluateWorld, Record
 from scheduler.commands import ReportPlan
 from scheduler.engine import BoxEngine, EngineConfig
-from scheduler.events import BoxStarted, CameraAdded, Event
+from scheduler.events import BoxStarted, CameraAdded, Event, ProfileDone
+from scheduler.registry import needs
 from scheduler.sim.driver import VirtualDriver
-from scheduler.types import KnobProfile, RetrainConfig, RetrainOption
+from scheduler.types import KnobProfile, RetrainConfig, RetrainOption, WindowOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResult:
-    """mean_f1: over windows 1.. and streams (window 0 has nothing to learn from); videos: the same per stream; f1: all windows."""
+    """mean_f1: over windows 1.. and streams (window 0 has nothing to learn from); videos: the same per stream; f1: [stream][window],
+    all windows. retrainings: started; finished and admitted of them. gpu_s: compute of labelling, profiling, retraining and gates,
+    jobs that were cut by a window's end included; gpu_s_by_kind: the same per kind."""
 
     policy: str
     mean_f1: float
     retrainings: int
+    finished: int
     admitted: int
     gpu_s: float
+    gpu_s_by_kind: dict[str, float]
     videos: dict[str, float]
     f1: dict[str, list[float]]
-    gates: list[dict[str, Any]]
+    record: Record
     plans: list[dict[str, Any]]
+    profiled: dict[tuple[str, int], ProfileDone]
 
     def as_dict(self) -> dict[str, Any]:
+        """What is printed for this policy (design 3.1), with what it did beside it."""
         return {
             "policy": self.policy, "mean_f1": round(self.mean_f1, 4), "retrainings": self.retrainings,
-            "admitted": self.admitted, "gpu_s": round(self.gpu_s, 1),
+            "finished": self.finished, "admitted": self.admitted, "gpu_s": round(self.gpu_s, 1),
+            "gpu_s_by_kind": {k: round(v, 1) for k, v in self.gpu_s_by_kind.items()},
             "videos": {k: round(v, 4) for k, v in self.videos.items()},
             "f1_per_window": {k: [round(x, 4) for x in v] for k, v in self.f1.items()},
+            "trainings": [
+                {"video": t.stream, "window": t.window, "config": t.config, "f1": round(t.quality, 4)}
+                for t in self.record.trainings
+            ],
+            "gates": [{k: round(v, 4) if isinstance(v, float) else v for k, v in gate.items()} for gate in self.record.gates],
+            "plans": self.plans,
+            "windows": [_outcome(outcome) for outcome in self.record.outcomes],
         }  # fmt: skip
 
 
-def run_policy(studio: Studio, policy: str, shown_as: str) -> PolicyResult:
-    """One run of the box over the footage under `policy` (the registry's name)."""
+def _outcome(outcome: WindowOutcome) -> dict[str, Any]:
+    """Predicted against realised, as the box itself believes them."""
+    return {
+        "window": outcome.window, "predicted": _rounded(outcome.predicted_quality),
+        "realised": _rounded(outcome.realised_quality), "notes": list(outcome.notes),
+        "videos": {
+            s.id: {
+                "start": _rounded(s.start_quality), "predicted": _rounded(s.predicted_quality),
+                "realised": _rounded(s.realised_quality), "retrained": s.retrained, "admitted": s.admitted, "note": s.note,
+            }
+            for s in outcome.streams
+        },
+    }  # fmt: skip
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def run_policy(
+    studio: Studio, policy: str, shown_as: str, progress: Callable[[float], None] = lambda done_frac: None
+) -> PolicyResult:
+    """One run of the box over the footage under `policy` (the registry's name). progress: told the part that is done, 0-1."""
     options = studio.options
+    end_s = options.windows * options.window_s
     engine = BoxEngine(replace(options.engine, policy=policy))
-    knobs = {stream: studio.knobs(stream) for stream in studio.footage}
-    world = EvaluateWorld(studio, knobs)
+    knobs = {stream: studio.knobs(stream) for stream in sorted(studio.footage)}
+    world = EvaluateWorld(studio, knobs, progress=lambda at_s: progress(min(1.0, at_s / end_s)))
     driver = VirtualDriver(engine, world, options.engine.speed)
-    start: list[Event] = [
-        CameraAdded(at_s=0.0, stream=s, knobs=knobs[s], version=studio.base_version, quality=studio.window_f1(s, 0, studio.base_version))
-        for s in sorted(studio.footage)
-    ]  # fmt: skip
-    # Without a window's end after the last one the run would begin a window that has no footage.
-    driver.run([*start, BoxStarted(at_s=0.0, window=0)], until_s=options.windows * options.window_s - 1e-3)
+    driver.run([*_cameras(studio, knobs), BoxStarted(at_s=0.0, window=0)], until_s=end_s)
     f1 = world.shown_f1()
     videos = {stream: float(np.mean(values[1:] or values)) for stream, values in f1.items()}
     return PolicyResult(
-        policy=shown_as, mean_f1=float(np.mean(list(videos.values()))), retrainings=world.retrainings,
-        admitted=world.admitted, gpu_s=world.gpu_s, videos=videos, f1=f1, gates=world.trace, plans=_plans(driver),
+        policy=shown_as, mean_f1=float(np.mean(list(videos.values()))), retrainings=world.record.retrainings,
+        finished=len(world.record.trainings), admitted=world.record.admitted, gpu_s=sum(driver.used_gpu_s.values()),
+        gpu_s_by_kind=dict(driver.used_gpu_s), videos=videos, f1=f1, record=world.record, plans=_plans(driver),
+        profiled=_profiled(driver, options),
     )  # fmt: skip
 
 
+def _cameras(studio: Studio, knobs: dict[str, tuple[KnobProfile, ...]]) -> list[Event]:
+    return [
+        CameraAdded(at_s=0.0, stream=s, knobs=knobs[s], version=studio.base_version, quality=studio.first_quality(s))
+        for s in sorted(studio.footage)
+    ]
+
+
 def _plans(driver: VirtualDriver) -> list[dict[str, Any]]:
+    """Every plan but that of a window which opens as the run ends."""
     return [
         {"at_s": round(event.at_s, 3), "window": command.window, "reasons": list(command.reasons)}
         for event, commands in driver.log
         for command in commands
-        if isinstance(command, ReportPlan)
+        if isinstance(command, ReportPlan) and event.at_s < driver.now_s
     ]
+
+
+def _profiled(driver: VirtualDriver, options: EvaluateOptions) -> dict[tuple[str, int], ProfileDone]:
+    """(stream, window) -> what the micro-profiler found."""
+    answers = [event for event, _ in driver.log if isinstance(event, ProfileDone)]
+    return {(event.stream, int(event.at_s // options.window_s)): event for event in answers}
 
 
 def engine_config(options: EvaluateOptions, costs: CostProfile, retrain: Iterable[RetrainConfig]) -> EngineConfig:
     """The engine's configuration for a virtual box of `gpus` GPUs with these costs."""
     configs = tuple(retrain)
-    samples = max(1, round(options.candidates * (1 - options.engine.holdout_frac)))
+    samples, holdout = jobs.label_split(options.candidates, options.engine.holdout_frac)
     reference = tuple(RetrainOption(name=c.name, end_quality=0.0, cost_gpu_s=costs.retrain_gpu_s(c, samples)) for c in configs)
     return replace(
         options.engine, window_s=options.window_s, first_window_s=options.window_s,
         capacity_pct=round(100 * options.gpus), golden_gpu_s=costs.golden_gpu_s, retrain=configs, reference=reference,
-        label_frames=options.candidates,
+        label_frames=options.candidates, gate_frames=max(1, min(options.engine.gate_frames, holdout)),
     )  # fmt: skip
 
 
 def fixed_configs(config: EngineConfig) -> dict[str, str]:
     """The paper's Cfg 1 and Cfg 2 for `uniform`: the dearest and the cheapest configuration by reference cost."""
     by_cost = sorted(config.reference, key=lambda o: (o.cost_gpu_s, o.name))
-    return {"high": by_cost[-1].name, "low": by_cost[0].name}
+    return {"high": by_cost[-1].name, "low": by_cost[0].name} if by_cost else {}
 
 
-def result_json(results: Sequence[PolicyResult], costs: CostProfile, options: EvaluateOptions) -> dict[str, Any]:
+def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, Any]:
+    options = studio.options
     return {
         "policies": [r.as_dict() for r in results],
-        "costs": costs.as_dict(),
-        "options": {"windows": options.windows, "window_s": options.window_s, "gpus": options.gpus, "fps": options.fps,
-                    "candidates": options.candidates, "judged": options.judged},
+        "costs": studio.costs.as_dict(),
+        "options": {
+            "windows": options.windows, "window_s": options.window_s, "gpus": options.gpus, "fps": options.fps,
+            "gpu_speed": options.gpu_speed, "label_frames": options.candidates, "judged_frames": options.judged,
+            "seed": options.seed, "iou_min": options.scoring.iou_min, "score_min": options.scoring.score_min,
+            "golden_score_min": options.scoring.golden_score_min,
+        },
+        "full_rate_pct": round(studio.full_pct * len(studio.footage), 1),
+        "knobs": {s: {k.name: k.quality_frac for k in studio.knobs(s)} for s in sorted(studio.footage)},
     }  # fmt: skip
 
 
-def write_trace(path: Path, studio: Studio, results: Sequence[PolicyResult]) -> None:
-    """A finished evaluation as JSON: F1 over time, gates and plans per policy, knobs and costs."""
-    body = {
-        "version": 1,
-        "costs": studio.costs.as_dict(),
-        "knobs": {s: [vars_of(k) for k in studio.knobs(s)] for s in studio.footage},
-        "policies": [{**r.as_dict(), "gates": r.gates, "plans": r.plans} for r in results],
-    }
-    path.write_text(json.dumps(body, indent=1), encoding="utf-8")
-
-
-def vars_of(knobs: KnobProfile) -> dict[str, Any]:
-    return {"name": knobs.name, "demand_pct": knobs.demand_pct, "quality_frac": knobs.quality_frac, "fps": knobs.fps}
+def needs_profiles(policy: str) -> bool:
+    return needs(policy).profiles

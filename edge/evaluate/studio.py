@@ -9,29 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import JobError
+from configs.errors import JobError, StreamError, StreamErrorCode
 from edge import jobs
 from edge.costs import CostProfile
 from edge.footage import Footage
 from edge.memo import Memo
 from models.detector import Detector
 from models.evaluate import match_counts
-from models.retrain import LabelledImage
+from models.labelled import LabelledImage
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
 
 #: Ages (in frames of the footage) at which stale detections are really measured; ages between take the next lower one.
-AGES: tuple[int, ...] = (0, 1, 2, 4, 8)
+AGES: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
 #: Every how-many-th frame the offered knobs analyse.
 STRIDES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
 Log = Callable[[str], None]
+
+
+def default_scoring() -> jobs.Scoring:
+    """The box's labels are counted like the truth: golden detections from the same score on."""
+    return jobs.Scoring(golden_score_min=0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """windows: parts each stream is cut into; candidates: frames per part that may be sampled; judged: evaluation frames per part
     (never labelled for training); fps: rate at which live inference must keep up; gpu_speed: one GPU does the work of so many
-    cores of the machine the costs were measured on."""
+    cores of the machine the costs were measured on; replay_windows: earlier windows whose labels a retraining may replay.
+    engine: everything of the box's configuration that the evaluation does not set itself (see `edge.evaluate.run.engine_config`).
+    """
 
     windows: int = 5
     window_s: float = 200.0
@@ -43,7 +50,7 @@ class EvaluateOptions:
     seed: int = 0
     replay_windows: int = 3
     engine: EngineConfig = field(default_factory=EngineConfig)
-    scoring: jobs.Scoring = field(default_factory=jobs.Scoring)
+    scoring: jobs.Scoring = field(default_factory=default_scoring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +67,21 @@ class Candidate:
         return f"{self.index:06d}"
 
 
+@dataclass(kw_only=True)
+class Work:
+    """Work really done, not found in the memo: what a second run must not do again."""
+
+    golden: int = 0
+    predictions: int = 0
+    trials: int = 0
+    trainings: int = 0
+
+
 class Studio:
-    """Footage in memory plus everything that is the same for all policies: labels, predictions, trainings, costs."""
+    """Footage in memory plus everything that is the same for all policies: labels, predictions, trainings, costs.
+
+    Raises StreamError for footage that cannot be decoded.
+    """
 
     def __init__(
         self, footage: Sequence[Footage], edge: Detector, golden: Detector, costs: CostProfile, options: EvaluateOptions,
@@ -69,44 +89,53 @@ class Studio:
     ) -> None:  # fmt: skip
         self.footage = {f.id: f for f in footage}
         self.options, self.costs, self.memo, self.log = options, costs, memo, log
-        self.golden, self._base = golden, edge
+        self.golden = golden
         self.base_version = key_of("base", edge.spec, memo.digest_of(edge.state()))
+        self.golden_version = key_of("golden", golden.spec, memo.digest_of(golden.state()))
+        self.done = Work()
         self._detectors: dict[str, Detector] = {self.base_version: edge}
         self._images: dict[tuple[str, int], np.ndarray] = {}
+        self._digests: dict[tuple[str, int], str] = {}
         self._golden: dict[tuple[str, int], Detections] = {}
         self._counts: dict[tuple[str, str, int, int], np.ndarray] = {}
-        self.trainings = 0
         self._longest_px = max(edge.spec.input_px, golden.spec.input_px)
-        self._load()
+        for stream in self.footage:
+            self._load(stream)
 
-    def _load(self) -> None:
-        for stream, footage in self.footage.items():
-            judged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)]
-            wanted = {max(0, i - age) for i in judged for age in AGES}
-            wanted |= {c.index for w in range(self.options.windows) for c in self.candidates(stream, w)}
-            for index, image in footage.load(wanted, longest_px=self._longest_px).items():
-                self._images[stream, index] = image
-            missing = wanted - {index for name, index in self._images if name == stream}
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _load(self, stream: str) -> None:
+        footage = self.footage[stream]
+        profiled = [c.index for c in self.candidates(stream, 0)]
+        aged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)] + profiled
+        wanted = {max(0, i - age) for i in aged for age in AGES}
+        wanted |= {c.index for w in range(self.options.windows) for c in self.candidates(stream, w)}
+        found = footage.load(wanted, longest_px=self._longest_px)
+        if not found:
+            raise StreamError(
+                f"{stream}: none of its frames can be decoded", stream_code=StreamErrorCode.CODEC, subject=stream,
+                remedy="play the file, or make it anew",
+            )  # fmt: skip
+        nearest = found[min(found)]
+        for index in sorted(wanted):
             # A file may claim more frames than it holds: the nearest earlier picture stands in.
-            for index in sorted(missing):
-                have = max((i for s, i in self._images if s == stream and i < index), default=None)
-                if have is not None:
-                    self._images[stream, index] = self._images[stream, have]
-            self.log(f"{stream}: {footage.frames} frames, {len(wanted)} used")
+            nearest = self._images[stream, index] = found.get(index, nearest)
+        self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
 
-    def _bounds(self, stream: str, window: int) -> tuple[int, int]:
+    def bounds(self, stream: str, window: int) -> tuple[int, int]:
+        """First frame of a window and the first after it."""
         frames = self.footage[stream].frames
         return frames * window // self.options.windows, frames * (window + 1) // self.options.windows
 
     def judged(self, stream: str, window: int) -> list[tuple[float, int]]:
         """(position in the window 0-1, frame) of the evaluation frames, each in the middle of its stretch."""
-        start, stop = self._bounds(stream, window)
+        start, stop = self.bounds(stream, window)
         count = min(self.options.judged, max(1, (stop - start) // 2))
         return [((i + 0.5) / count, start + int((i + 0.5) / count * (stop - start))) for i in range(count)]
 
     def candidates(self, stream: str, window: int) -> list[Candidate]:
         """Frames that may be sampled: evenly spread, never an evaluation frame."""
-        start, stop = self._bounds(stream, window)
+        start, stop = self.bounds(stream, window)
         taken = {i for _, i in self.judged(stream, window)}
         free = [i for i in range(start, stop) if i not in taken]
         count = min(self.options.candidates, len(free))
@@ -118,28 +147,40 @@ class Studio:
     def image(self, stream: str, index: int) -> np.ndarray:
         return self._images[stream, index]
 
+    def digest(self, stream: str, index: int) -> str:
+        """What identifies a frame's pixels, for memoised work."""
+        if (stream, index) not in self._digests:
+            self._digests[stream, index] = digest_of_image(self.image(stream, index))
+        return self._digests[stream, index]
+
+    # --- labels and predictions ---------------------------------------------------------------------------------------
+
     def golden_labels(self, stream: str, index: int) -> Detections:
-        """Golden detections of a frame (score >= golden_score_min), from memory, the memo, or the model."""
+        """Golden detections of a frame, down to the lower of both score thresholds: from memory, the memo, or the model."""
         if (stream, index) not in self._golden:
             score_min = min(self.options.scoring.golden_score_min, self.options.scoring.score_min)
-            key = key_of("golden", self.golden.spec, self.footage[stream].key(), index, self._longest_px, score_min)
+            key = key_of("golden", self.golden_version, self.digest(stream, index), score_min)
             found = self.memo.detections(key)
             if found is None:
+                self.done.golden += 1
                 found = self.golden.predict([self.image(stream, index)], score_min=score_min)[0]
                 self.memo.keep_detections(key, found)
             self._golden[stream, index] = found
         return self._golden[stream, index]
 
-    def detector(self, version: str) -> Detector:
-        return self._detectors[version]
+    def truth(self, stream: str, index: int) -> Detections:
+        """What should be found in a frame."""
+        return self.golden_labels(stream, index).above(self.options.scoring.score_min)
 
     def counts(self, stream: str, version: str, index: int, stride: int) -> np.ndarray:
-        """(tp, fp, fn) of a version on an evaluation frame when every stride-th frame is analysed: the mean over the ages that the
-        shown detections can have (0 .. stride-1 frames)."""
+        """(tp, fp, fn) of a version on a frame when every stride-th frame is analysed: the mean over the ages that the shown
+        detections can have (0 .. stride-1 frames)."""
         total = np.zeros(3)
-        for age in range(stride):
-            measured = max(a for a in AGES if a <= age)
-            total += self._counts_at(stream, version, index, measured)
+        for number, age in enumerate(AGES):
+            after = AGES[number + 1] if number + 1 < len(AGES) else stride
+            ages = min(after, stride) - age  # how many of the ages this measurement stands for
+            if ages > 0:
+                total += ages * self._counts_at(stream, version, index, age)
         return total / stride
 
     def _counts_at(self, stream: str, version: str, index: int, age: int) -> np.ndarray:
@@ -147,61 +188,79 @@ class Studio:
         if key not in self._counts:
             scoring = self.options.scoring
             shown = self._predict(stream, version, max(0, index - age))
-            truth = self.golden_labels(stream, index).above(scoring.score_min)
-            found = match_counts(shown, truth, iou_min=scoring.iou_min, score_min=scoring.score_min)
+            found = match_counts(shown, self.truth(stream, index), iou_min=scoring.iou_min, score_min=scoring.score_min)
             self._counts[key] = np.array([found.tp, found.fp, found.fn], dtype=float)
         return self._counts[key]
 
     def _predict(self, stream: str, version: str, index: int) -> Detections:
-        key = key_of("predict", version, self.footage[stream].key(), index, self._longest_px, self.options.scoring.score_min)
+        score_min = self.options.scoring.score_min
+        key = key_of("predict", version, self.digest(stream, index), score_min)
         found = self.memo.detections(key)
         if found is None:
-            found = self.detector(version).predict([self.image(stream, index)], score_min=self.options.scoring.score_min)[0]
+            self.done.predictions += 1
+            found = self.detector(version).predict([self.image(stream, index)], score_min=score_min)[0]
             self.memo.keep_detections(key, found)
         return found
 
-    def window_f1(self, stream: str, window: int, version: str, stride: int = 1) -> float:
-        """F1 of one version over a whole window at one stride."""
-        return f1_of(sum((self.counts(stream, version, i, stride) for _, i in self.judged(stream, window)), np.zeros(3)))
+    def window_f1(self, stream: str, window: int, version: str) -> float:
+        """F1 of one version over a window's evaluation frames, every frame analysed."""
+        return self._f1(stream, version, [i for _, i in self.judged(stream, window)], stride=1)
+
+    def _f1(self, stream: str, version: str, indices: Sequence[int], stride: int) -> float:
+        return f1_of(sum((self.counts(stream, version, i, stride) for i in indices), np.zeros(3)))
+
+    # --- what the box is told about a camera beforehand ---------------------------------------------------------------
+
+    def first_quality(self, stream: str, stride: int = 1) -> float:
+        """F1 of the first model on the sampled frames of the first window (evaluation frames stay unseen)."""
+        return self._f1(stream, self.base_version, [c.index for c in self.candidates(stream, 0)], stride)
 
     def knobs(self, stream: str) -> tuple[KnobProfile, ...]:
-        """The stream's inference profile, measured on its first window with its first model (the offline profile of the paper)."""
-        full = self.window_f1(stream, 0, self.base_version)
+        """The stream's inference profile: the offline profile of the paper, measured on its first window with its first model."""
+        full = self.first_quality(stream)
         profiles, last = [], 1.0
         for stride in STRIDES:
-            measured = self.window_f1(stream, 0, self.base_version, stride) / full if full > 0 else 1.0 / stride
+            measured = self.first_quality(stream, stride) / full if full > 0 else 1.0 / stride
             last = min(last, measured)  # a slower rate is never better: what looks so is noise of the sample
-            demand = 100.0 * self.options.fps * self.costs.infer_gpu_s / stride
             name = "every" if stride == 1 else f"1/{stride}"
-            fps = self.options.fps / stride
-            profiles.append(KnobProfile(name=name, demand_pct=round(demand, 3), quality_frac=round(last, 4), fps=fps))
+            demand_pct, fps = self.full_pct / stride, self.options.fps / stride
+            profiles.append(KnobProfile(name=name, demand_pct=round(demand_pct, 3), quality_frac=round(last, 4), fps=fps))
         return tuple(profiles)
 
-    def train(self, version: str, make: Callable[[], Detector]) -> bool:
-        """Makes `version` exist: from this run, from the memo, or by `make`. False when the training failed."""
+    @property
+    def full_pct(self) -> float:
+        """Percent of a GPU that analysing every frame of one stream needs."""
+        return 100.0 * self.options.fps * self.costs.infer_gpu_s
+
+    # --- models -------------------------------------------------------------------------------------------------------
+
+    def detector(self, version: str) -> Detector:
+        return self._detectors[version]
+
+    def train(self, version: str, make: Callable[[], Detector]) -> str | None:
+        """Makes `version` exist: from this run, from the memo, or by `make`. The JobError's text when the training failed."""
         if version in self._detectors:
-            return True
+            return None
         state = self.memo.state(version)
         if state is not None:
             detector = self.detector(self.base_version).clone()
             detector.load_state(state)
         else:
-            self.trainings += 1
+            self.done.trainings += 1
             try:
                 detector = make()
             except JobError as error:
-                self.log(f"training {version[:8]} failed: {error}")
-                return False
+                return str(error)
             self.memo.keep_state(version, detector.state())
         self._detectors[version] = detector
-        return True
+        return None
 
 
 class StudioSamples:
     """`edge.jobs.Samples` over a studio, for one policy's run: who has labelled what, and what time it is."""
 
-    def __init__(self, studio: Studio, options: EvaluateOptions) -> None:
-        self._studio, self._options = studio, options
+    def __init__(self, studio: Studio) -> None:
+        self._studio, self._options = studio, studio.options
         self._splits: dict[tuple[str, int], str] = {}
         self.now_s = 0.0
 
@@ -227,23 +286,30 @@ class StudioSamples:
     def labelled(self, stream: str, windows: Sequence[int], split: str) -> list[LabelledImage]:
         return [
             LabelledImage(image=self.image(c), labels=labels)
-            for window in windows
-            for c in self._studio.candidates(stream, window)
-            if self.split(c) == split and (labels := self.labels(c)) is not None
+            for c in self._with_split(stream, windows, split)
+            if (labels := self.labels(c)) is not None
         ]
 
-    def key(self, stream: str, window: int, split: str) -> str:
-        indices = [c.index for c in self._studio.candidates(stream, window) if self.split(c) == split]
-        return key_of(self._studio.footage[stream].key(), self._studio.golden.spec, indices, self._options.scoring)
+    def _with_split(self, stream: str, windows: Sequence[int], split: str) -> list[Candidate]:
+        return [c for w in windows for c in self._studio.candidates(stream, w) if self.split(c) == split]
+
+    def labelled_indices(self) -> set[tuple[str, int]]:
+        """(stream, frame) of everything that was labelled."""
+        return set(self._splits)
+
+    def key(self, stream: str, windows: Sequence[int], split: str) -> str:
+        """What identifies `labelled(...)`: pixels and labels."""
+        digests = [self._studio.digest(c.stream, c.index) for c in self._with_split(stream, windows, split)]
+        return key_of(self._studio.golden_version, digests, self._options.scoring.golden_score_min)
 
 
 class GoldenFromMemo:
     """The golden model as the jobs see it, answered from the studio's labels."""
 
-    def __init__(self, studio: Studio, stream: str, scoring: jobs.Scoring) -> None:
+    def __init__(self, studio: Studio, stream: str) -> None:
         self.spec = studio.golden.spec
-        self._studio, self._stream, self._scoring = studio, stream, scoring
-        self._index: dict[int, int] = {id(image): index for (s, index), image in studio._images.items() if s == stream}
+        self._studio, self._stream = studio, stream
+        self._index = {id(image): index for (name, index), image in studio._images.items() if name == stream}
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
         return [self._studio.golden_labels(self._stream, self._index[id(image)]).above(score_min) for image in images]
@@ -255,5 +321,11 @@ def f1_of(counts: np.ndarray) -> float:
     return float(2 * tp / (2 * tp + fp + fn)) if tp + fp + fn > 0 else 1.0
 
 
+def digest_of_image(image: np.ndarray) -> str:
+    """SHA-256 of a picture's size and pixels."""
+    return hashlib.sha256(repr(image.shape).encode() + np.ascontiguousarray(image).tobytes()).hexdigest()
+
+
 def key_of(*parts: object) -> str:
+    """SHA-256 of the parts' representations; every part must print all that it stands for."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()

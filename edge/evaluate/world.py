@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -239,7 +239,8 @@ class EvaluateWorld:
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.now_s = at_s
-        refs = self._gate_refs(command)
+        holdout_frac = self._options.engine.holdout_frac
+        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, holdout_frac)
         costs = self._studio.costs
         new = sum(self.samples.split(ref) is None for ref in refs)
         cost = new * costs.golden_gpu_s + 2 * len(refs) * costs.infer_gpu_s
@@ -251,7 +252,7 @@ class EvaluateWorld:
                     self.samples, self._golden(command.stream), self._studio.detector(command.version),
                     self._studio.detector(command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring,
-                    holdout_frac=self._options.engine.holdout_frac,
+                    holdout_frac=holdout_frac,
                 )
             )  # fmt: skip
             self.record.gates.append(
@@ -270,10 +271,6 @@ class EvaluateWorld:
             )  # fmt: skip
 
         return Work(gpu_s=max(cost, 1e-6), finish=finish)
-
-    def _gate_refs(self, command: StartGate) -> Sequence[jobs.SampleRef]:
-        holdout = jobs.pools(self.samples, command.stream, command.window, self._options.engine.holdout_frac)[1]
-        return jobs.spread(holdout, command.frames)
 
     def _golden(self, stream: str) -> Detector:
         if stream not in self._goldens:
