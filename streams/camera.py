@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -33,6 +32,7 @@ from scheduler.types import Frame
 from streams import avio
 from streams.buffer import PacketQueue
 from streams.masks import Mask, burn_in
+from streams.rates import Pace, WantedRate, media_s
 from streams.reconnect import (
     Action,
     Ended,
@@ -61,8 +61,7 @@ QUEUE_PACKETS = 1024
 DEMAND_S = 5.0
 #: Packets came for this long and not one picture came out of them: opened anew, with code `codec`.
 UNDECODABLE_S = 3.0
-#: A paced source that is further behind than this takes up its pace anew instead of catching up.
-RESYNC_S = 2.0
+
 
 #: Formats whose packets come when the picture was taken; the others come as fast as they are read and are paced here.
 _LIVE_FORMATS = frozenset({"rtsp", "mpjpeg", "video4linux2,v4l2"})
@@ -359,16 +358,16 @@ class PyavCamera:
             self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
         return self._handle(Ended(finite=finite, repeat=self._loop))
 
-    def _new_pace(self, fps: float) -> _Pace:
+    def _new_pace(self, fps: float) -> Pace:
         # A recording that repeats goes on one picture after its last one.
         next_s = self._captured_s + (1.0 / fps if fps > 0 else 0.0)
-        return _Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), next_s))
+        return Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), next_s))
 
-    def _take(self, packet: AvPacket, session: _Session, pace: _Pace | None) -> None:
+    def _take(self, packet: AvPacket, session: _Session, pace: Pace | None) -> None:
         captured_s, captured_utc = self._clock.now_s(), self._clock.utc()
         if pace is not None and not self._realtime:
-            media_s = pace.media_s(packet)
-            captured_s, captured_utc = media_s, captured_utc + media_s - captured_s
+            shown_s = pace.media_s(packet)
+            captured_s, captured_utc = shown_s, captured_utc + shown_s - captured_s
         times_s = (captured_s, captured_utc)
         packet.opaque = times_s  # comes back on the picture, whatever the decoder's delay
         self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
@@ -380,7 +379,7 @@ class PyavCamera:
             self._queue.put(item)
             if item.size_bytes:
                 self._captured_s = max(self._captured_s, item.times_s[0])
-                self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=_media_s(item.packet))
+                self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=media_s(item.packet))
                 self._machine.handle(Packet(), self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
@@ -519,120 +518,6 @@ def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
         for frame in frames
         if not frame.is_corrupt
     ]
-
-
-def _media_s(packet: AvPacket) -> float | None:
-    """The packet's own time, in seconds from anywhere."""
-    stamp = packet.dts if packet.dts is not None else packet.pts
-    return float(stamp * packet.time_base) if stamp is not None and packet.time_base else None
-
-
-class _Pace:
-    """When the packets of something recorded are due. base_s: the time of its first picture."""
-
-    def __init__(self, *, realtime: bool, base_s: float) -> None:
-        self._realtime = realtime
-        self._base_s = base_s
-        self._first_s: float | None = None
-
-    def media_s(self, packet: AvPacket) -> float:
-        """When the packet's picture is to be seen."""
-        stamp = packet.pts if packet.pts is not None else packet.dts
-        return self._base_s + self._since_first(stamp, packet)
-
-    def _since_first(self, stamp: int | None, packet: AvPacket) -> float:
-        if stamp is None or packet.time_base is None:
-            return 0.0
-        at_s = float(stamp * packet.time_base)
-        self._first_s = at_s if self._first_s is None else self._first_s
-        return max(0.0, at_s - self._first_s)
-
-    def wait_s(self, packet: AvPacket, now_s: float) -> float:
-        """How long to hold the packet back. After a gap in the times, or a long delay, the pace starts anew."""
-        if not self._realtime:
-            return 0.0
-        wait_s = self._base_s + self._since_first(packet.dts, packet) - now_s
-        if abs(wait_s) > RESYNC_S:
-            self._base_s -= wait_s
-            return 0.0
-        return max(0.0, wait_s)
-
-
-#: Over so many packets the rate of a camera is averaged; a gap longer than this is an interruption and no rate.
-_GAPS = 25
-_LONGEST_GAP_S = 2.0
-
-
-class WantedRate:
-    """Which pictures are due, from the wanted rate and from what the camera was seen to give. Times are captured_s."""
-
-    def __init__(self) -> None:
-        self.wanted_fps = 0.0
-        self._announced_s = 0.0
-        self._gaps_s: deque[float] = deque(maxlen=_GAPS)
-        self._keyframe_period_s = float("inf")
-        self._last_s: float | None = None
-        self._last_keyframe: tuple[float, float | None] | None = None
-        self._due_s = float("-inf")
-
-    def restart(self, fps: float) -> None:
-        """A new session of a camera that announces `fps` (0 = it does not)."""
-        self._announced_s = 1.0 / fps if fps > 0 else 0.0
-        self._gaps_s.clear()
-        self._keyframe_period_s = float("inf")
-        self._last_s = self._last_keyframe = None
-
-    def saw(self, at_s: float, *, keyframe: bool, media_s: float | None = None) -> None:
-        """A packet came at `at_s`; media_s: its own stamp, if it has one."""
-        if self._last_s is not None:
-            self._gaps_s.append(min(_LONGEST_GAP_S, max(0.0, at_s - self._last_s)))
-        self._last_s = at_s
-        if keyframe:
-            self._saw_keyframe(at_s, media_s)
-
-    def _saw_keyframe(self, at_s: float, media_s: float | None) -> None:
-        # Servers send the group in progress in a burst, so a keyframe may come soon after another without being close to it. And
-        # the stamps of MJPEG are invented. The longer of the two is on the safe side.
-        if self._last_keyframe is not None:
-            last_s, last_media_s = self._last_keyframe
-            known = media_s is not None and last_media_s is not None
-            media_gap_s = media_s - last_media_s if media_s is not None and last_media_s is not None else 0.0
-            self._keyframe_period_s = max(at_s - last_s, media_gap_s) if known else float("inf")
-        self._last_keyframe = (at_s, media_s)
-
-    def _period_s(self) -> float:
-        if self._announced_s > 0 or not self._gaps_s:
-            return self._announced_s
-        return sum(self._gaps_s) / len(self._gaps_s)
-
-    def seen_fps(self) -> float:
-        """The rate announced, or else at which packets come; 0 before there were two."""
-        period_s = self._period_s()
-        return round(1.0 / period_s, 2) if period_s > 0 else 0.0
-
-    def keyframes_only(self) -> bool:
-        """Whether keyframes alone come often enough. A tenth of slack: they come over a network."""
-        return self.wanted_fps > 0 and self._keyframe_period_s <= 1.1 / self.wanted_fps
-
-    def _slack_s(self) -> float:
-        # Half a period either way: a picture a little early is the one meant, not the one after it.
-        period_s = self._keyframe_period_s if self.keyframes_only() else self._period_s()
-        return 0.5 * min(period_s, 1.0 / self.wanted_fps)
-
-    def wait_s(self, now_s: float) -> float:
-        """How long until the next picture is due; 0 when it is."""
-        if self.wanted_fps <= 0:
-            return 0.0
-        return max(0.0, min(self._due_s - self._slack_s() - now_s, 1.0 / self.wanted_fps))
-
-    def due(self, at_s: float) -> bool:
-        return self.wait_s(at_s) <= 0
-
-    def produced(self, at_s: float) -> None:
-        """A picture was made: the next is due one wanted period after this one was, or after now when that is long past."""
-        if self.wanted_fps > 0:
-            period_s = 1.0 / self.wanted_fps
-            self._due_s = self._due_s + period_s if abs(self._due_s - at_s) <= period_s else at_s + period_s
 
 
 def open_camera(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from configs.errors import StreamErrorCode
-from streams.camera import DEMAND_S, PyavCamera, _Pace
+from streams.camera import DEMAND_S, PyavCamera
 from streams.encode import write_video
+from streams.rates import Pace
 from streams.reconnect import ReconnectPolicy
 from streams.source import CameraState
 from streams.url import SourceUrl
@@ -107,12 +108,12 @@ class Stamped:
         self.pts = self.dts = milliseconds
 
 
-def pace(at_ms: int | None, now_s: float, made: _Pace) -> float:
+def pace(at_ms: int | None, now_s: float, made: Pace) -> float:
     return made.wait_s(Stamped(at_ms), now_s)  # type: ignore[arg-type]
 
 
 def test_the_pace_holds_back_what_is_early_and_lets_through_what_is_late() -> None:
-    made = _Pace(realtime=True, base_s=100.0)
+    made = Pace(realtime=True, base_s=100.0)
     assert pace(5000, 100.0, made) == 0.0
     assert pace(5100, 100.02, made) == pytest.approx(0.08)
     assert pace(5200, 100.9, made) == 0.0
@@ -120,7 +121,7 @@ def test_the_pace_holds_back_what_is_early_and_lets_through_what_is_late() -> No
 
 
 def test_the_pace_starts_anew_after_a_gap_or_a_long_delay() -> None:
-    made = _Pace(realtime=True, base_s=100.0)
+    made = Pace(realtime=True, base_s=100.0)
     pace(0, 100.0, made)
     assert pace(3_600_000, 100.1, made) == 0.0, "an hour is missing in the file"
     assert pace(3_600_100, 100.1, made) == pytest.approx(0.1)
@@ -130,7 +131,7 @@ def test_the_pace_starts_anew_after_a_gap_or_a_long_delay() -> None:
 
 
 def test_nothing_is_held_back_from_who_reads_as_fast_as_he_can() -> None:
-    made = _Pace(realtime=False, base_s=100.0)
+    made = Pace(realtime=False, base_s=100.0)
     assert pace(0, 0.0, made) == pace(9000, 0.0, made) == 0.0
     assert made.media_s(Stamped(0)) == 100.0  # type: ignore[arg-type]
     assert made.media_s(Stamped(9000)) == pytest.approx(109.0)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.camera import WantedRate
+from streams.rates import WantedRate
 
 
 def shown(arrivals: list[float], wanted_fps: float, *, fps: float = 0.0, keyframe_every: int = 10_000) -> list[float]:
