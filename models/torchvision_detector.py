@@ -24,6 +24,7 @@ from models.torch_support import (
     cpu_state,
     load_checked_state,
     mean_per_image,
+    placed,
     sorted_detections,
     suppressed_per_class,
     to_tensor,
@@ -85,7 +86,7 @@ class TorchvisionDetector:
         _set_input(self._model, spec)
         if state is not None:
             load_checked_state(self._model, state, subject=spec.arch)
-        self._model.to(self._device)
+        placed(self._model, self._device)
 
     def predict(
         self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None

@@ -35,6 +35,7 @@ from models.torch_support import (
     letterbox,
     load_checked_state,
     mean_per_image,
+    placed,
     sorted_detections,
     suppressed_per_class,
     to_tensor,
@@ -116,7 +117,7 @@ class UltralyticsDetector:
             self._model: _Model = _build(spec.arch)
         if state is not None:
             load_checked_state(self._model, state, subject=spec.arch)
-        self._model.to(self._device)
+        placed(self._model, self._device)
         self._fused: _Model | None = None
         self._criteria: list[Any] | None = None
 
@@ -141,7 +142,7 @@ class UltralyticsDetector:
         the weights changed."""
         if self._fused is None:
             self._model.eval()
-            self._fused = copy.deepcopy(self._model).fuse(verbose=False)
+            self._fused = placed(copy.deepcopy(self._model).fuse(verbose=False), self._device)
         return self._fused
 
     def _detections(self, raw: torch.Tensor, boxed: Letterboxed, score_min: float) -> Detections:
