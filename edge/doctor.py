@@ -5,6 +5,7 @@ Every check is independent: one that fails, even in a way nobody foresaw, is a f
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -201,6 +202,27 @@ def check_disk(config: BoxConfig) -> Finding:
     return ok("disk", f"{free_mib / 1024:.1f} GiB free at {folder}")
 
 
+def check_lock(config: BoxConfig) -> Finding:
+    """Whether a box runs on the data folder. A folder that is not there yet is not made."""
+    path = config.box.data_dir / ".lock"
+    if not path.is_file():
+        return ok("lock", f"no box has run in {config.box.data_dir} yet")
+    # Shared and let go at once: a box that starts at this very moment finds the folder in use and says so.
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = file.read(32).decode(errors="replace").strip()
+            if _is_driftbox(config):
+                return ok("lock", f"a box runs on {config.box.data_dir} (process {owner})")
+            return warn(
+                "lock",
+                f"{config.box.data_dir} is in use by process {owner or '?'}",
+                "a second box cannot use the same folder: stop that one, or choose another box.data_dir",
+            )
+    return ok("lock", f"{config.box.data_dir} is free")
+
+
 def check_port(config: BoxConfig) -> Finding:
     from edge.web.serve import bind
 
@@ -295,6 +317,7 @@ CHECKS: dict[str, Check] = {
     "lanes": check_lanes,
     "clock": check_clock,
     "disk": check_disk,
+    "lock": check_lock,
     "web": check_port,
     "broker": check_broker,
 }

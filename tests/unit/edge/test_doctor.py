@@ -17,6 +17,7 @@ from configs.schema import BoxConfig
 from edge import doctor
 from edge.clock import FakeClock
 from edge.doctor import Finding, Level
+from edge.store.folder import DataFolder
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
 
@@ -81,6 +82,17 @@ def test_a_folder_below_something_unwritable_is_named(monkeypatch: pytest.Monkey
     found = doctor.check_disk(config("", tmp_path / "data"))
     assert (found.level, str(tmp_path) in found.text) == (Level.BAD, True)
     assert "box.data_dir" in found.remedy
+
+
+def test_a_folder_in_use_is_told(tmp_path: Path) -> None:
+    given = config("web: {enabled: false}", tmp_path / "data")
+    assert "no box has run" in doctor.check_lock(given).text
+    assert not (tmp_path / "data").exists()
+    with DataFolder(tmp_path / "data"):
+        found = doctor.check_lock(given)
+        assert (found.level, f"process {os.getpid()}" in found.text) == (Level.WARN, True)
+    assert doctor.check_lock(given).text.endswith("is free")
+    DataFolder(tmp_path / "data").close()
 
 
 def test_a_taken_port_and_a_running_box() -> None:
