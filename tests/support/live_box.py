@@ -1,0 +1,180 @@
+"""A whole box in this process: the real runtime, lanes, journal, database and sample store; scripted cameras and detectors.
+
+Windows last a few seconds of real time. Tests wait for what must happen, however slow the machine, and judge no durations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from configs.files import Write
+from edge.box_status import RuntimeStatus
+from edge.clock import SystemClock
+from edge.gpu.lanes import LaneBackend
+from edge.inference import InferenceWorker
+from edge.jobs import Scoring
+from edge.journal import Journal, read_segments
+from edge.replay import ReplayResult, replay
+from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
+from edge.samples import FileSamples
+from edge.sampling import Sampler
+from edge.shelf import Shelf
+from edge.store.folder import DataFolder
+from edge.store.store import Store
+from models.detector import Detector
+from models.fake import FakeDetector
+from scheduler.codec import decode
+from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.events import Event
+from scheduler.types import RetrainConfig
+from streams.samples import SampleStore
+from tests.support.fakes import TickingCamera
+
+T = TypeVar("T", bound=Event)
+WAIT_S = 60.0
+
+CONFIG = EngineConfig(
+    window_s=2.5, first_window_s=1.0, capacity_pct=100, label_frames=20, gate_frames=10, min_quality=0.0, prep_max_frac=0.6,
+    profile_epochs=2, profile_data_frac=1.0, golden_gpu_s=0.001,
+    retrain=(RetrainConfig(name="quick", epochs=4, batch=4, lr=0.1),),
+)  # fmt: skip
+
+
+class SettableClock(SystemClock):
+    """The machine's clock; a test may set the wall clock."""
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+
+    def utc_s(self) -> float:
+        return super().utc_s() + self.offset_s
+
+
+class LiveBox:
+    """cameras: id -> name of its scripted detector (`tests.support.fakes`, put into the zoo by the test)."""
+
+    def __init__(
+        self,
+        root: Path,
+        cameras: dict[str, str],
+        *,
+        config: EngineConfig = CONFIG,
+        golden: Detector | None = None,
+        journal_write: Write | None = None,
+        cost_s: float = 0.0,
+        shelf: type[Shelf] = Shelf,
+    ) -> None:
+        """cost_s: what a prediction is said to cost (0: as measured)."""
+        self.root = root
+        self.clock = SettableClock()
+        self.folder = DataFolder(root)
+        self.store = Store(self.folder.db_path)
+        self.shelf = shelf(self.folder, self.store, self.clock)
+        self.folder.recover(self.store, at_utc=self.clock.utc_s())
+        self.samples = SampleStore(self.folder.samples_dir)
+        self.backend = LaneBackend(capacity_pct=config.capacity_pct, clock=self.clock)
+        options = {"write": journal_write} if journal_write else {}
+        self.runtime = BoxRuntime(
+            Parts(
+                engine=BoxEngine(config), backend=self.backend, journal=Journal(self.folder.events_dir, **options),
+                store=self.store, shelf=self.shelf, samples=FileSamples(self.samples),
+                sampler=Sampler(self.samples, fps=10.0, clock=self.clock),
+                golden=golden or FakeDetector(skill=1.0, arch="golden"), clock=self.clock, scoring=Scoring(),
+            )
+        )  # fmt: skip
+        self.cameras = {id: TickingCamera(id) for id in cameras}
+        self.watched = {id: self._watch(id, arch, cost_s) for id, arch in cameras.items()}
+        self.events: list[Event] = []
+        self.runtime.parts.listeners.append(lambda thing: self.events.append(thing) if isinstance(thing, Event) else None)
+        self.status = RuntimeStatus(self.runtime, box="box", site="site")
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="box-loop")
+
+    def _watch(self, id: str, arch: str, cost_s: float) -> Watched:
+        version = self.shelf.ensure(id, arch)
+        lane = self.backend.open_lane(infer_job(id))
+        worker = InferenceWorker(
+            self.cameras[id], lane, self.shelf.detector(version.id), version.id, clock=self.clock, score_min=0.25
+        )
+        if cost_s:
+            worker.cost_s = lambda: None  # type: ignore[method-assign]  # the said cost stays
+        return Watched(
+            camera=self.cameras[id], worker=worker, fps=5.0, height_px=0, title=id, arch=arch,
+            knobs=knob_profiles(5.0, cost_s or 0.001), profiled_cost_s=cost_s or 0.001,
+        )  # fmt: skip
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            first = max(self.store.next_window(), self.samples.newest_window() + 1)
+            asyncio.run(self.runtime.run(list(self.watched.values()), first))
+        except BaseException as error:
+            self._failure = error
+
+    def __enter__(self) -> LiveBox:
+        self.threads_before = set(threading.enumerate())
+        self._thread.start()
+        self.wait(lambda: self.runtime._loop is not None, "the box starts")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.runtime.parts.journal.close()
+        self.store.close()
+        self.folder.close()
+
+    def stop(self) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while self._thread.is_alive() and time.monotonic() < deadline_s:
+            self.runtime.stop()
+            self._thread.join(1.0)
+        assert not self._thread.is_alive(), "the box does not stop"
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits until it is so; fails naming `what` after a minute."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition():
+            assert self._thread.is_alive(), f"the box ended while waiting until {what}: {self._failure!r}"
+            assert time.monotonic() < deadline_s, f"not within {WAIT_S:.0f} s: {what}; notes: {list(self.runtime.notes)}"
+            time.sleep(0.02)
+
+    # --- what it did --------------------------------------------------------------------------------------------------
+
+    def seen(self, kind: type[T], stream: str | None = None) -> list[T]:
+        return [
+            e for e in list(self.events) if isinstance(e, kind) and (stream is None or getattr(e, "stream", None) == stream)
+        ]
+
+    def wait_for(self, kind: type[T], stream: str | None = None, *, count: int = 1) -> T:
+        self.wait(lambda: len(self.seen(kind, stream)) >= count, f"{count} {kind.__name__} of {stream or 'the box'}")
+        return self.seen(kind, stream)[count - 1]
+
+    def wait_windows(self, count: int) -> None:
+        self.wait(lambda: len(self.runtime.outcomes) >= count, f"{count} windows have closed")
+
+    def wait_frames(self, camera: str, count: int = 5) -> None:
+        """Until `count` more frames were analysed."""
+        worker = self.watched[camera].worker
+        target = worker.frames + count
+        self.wait(lambda: worker.frames >= target, f"{camera} analyses {count} more frames")
+
+    def noted(self, code: str) -> list[str]:
+        return [f"{note.stream}: {note.text}" for _, note in list(self.runtime.notes) if note.code == code]
+
+    def replayed(self) -> ReplayResult:
+        """Stops the box and replays everything it wrote."""
+        self.stop()
+        self.store.check()
+        self.runtime.parts.journal.close()
+        return replay(self.root)
+
+    def journalled(self) -> list[Event]:
+        return [e for s in read_segments(self.folder.events_dir) for e in map(decode, s.lines) if isinstance(e, Event)]
