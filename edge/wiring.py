@@ -179,7 +179,8 @@ def script_of(entry: CameraEntry) -> CameraScript:
     """`rendered:street?seed=101&at=0:day,75:night` -> what the renderer is told. A camera of the built-in demo that gives only
     its scene has that demo's schedule. Raises ConfigError."""
     kind, _, query = entry.url.resolve().removeprefix("rendered:").partition("?")
-    values = {key: found[-1] for key, found in parse_qs(query).items()}
+    # In a query '+' stands for a space; here it joins conditions.
+    values = {key: found[-1] for key, found in parse_qs(query.replace("+", "%2B")).items()}
     demo = next((s for s in DEMO_CAMERAS if s.id == entry.id and s.kind == kind), None)
     script = demo if demo is not None and not values else CameraScript(id=entry.id, kind=kind, seed=1)
     try:
@@ -191,6 +192,9 @@ def script_of(entry: CameraEntry) -> CameraScript:
             moments = [moment.split(":", 1) for moment in values["at"].split(",")]
             script = replace(script, schedule=tuple((float(at_s), name) for at_s, name in moments))
         script.scene()
+    except ConfigError as error:
+        named = error.message if entry.id in error.message else f"camera {entry.id}: {error.message}"
+        raise ConfigError(named, subject=entry.id, remedy=error.remedy) from None
     except ValueError:
         raise ConfigError(
             f"camera {entry.id}: the rendered address cannot be read", subject=entry.id,

@@ -1,0 +1,120 @@
+"""What the wiring reads out of a configuration; no camera, no server, no weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import ConfigError, DriftboxError
+from configs.load import load_demo, parse_config
+from configs.schema import BoxConfig
+from edge import wiring
+from edge.clock import SystemClock
+from edge.store.store import Store
+from models.fake import FakeDetector
+from scheduler.types import WindowOutcome
+from streams.rendered.serve import DEMO_CAMERAS
+from streams.samples import SampleStore
+from tests.support.fakes import scripted_frame
+
+
+def config_of(text: str) -> BoxConfig:
+    return parse_config(text)
+
+
+def script(url: str, id: str = "cam"):  # type: ignore[no-untyped-def]
+    (entry,) = config_of(f'cameras: [{{id: {id}, url: "{url}"}}]').cameras
+    return wiring.script_of(entry)
+
+
+def test_a_rendered_address_says_everything() -> None:
+    made = script("rendered:yard?seed=8&fps=3&at=0:day,60:day,90:rain+dusk")
+    assert (made.kind, made.seed, made.fps) == ("yard", 8, 3.0)
+    assert made.schedule == ((0.0, "day"), (60.0, "day"), (90.0, "rain+dusk"))
+
+
+def test_a_bare_scene_is_seeded_and_a_demo_camera_keeps_its_schedule() -> None:
+    assert (script("rendered:hall").seed, script("rendered:hall").schedule) == (1, ((0.0, "day"),))
+    demo = DEMO_CAMERAS[0]
+    assert script(f"rendered:{demo.kind}", id=demo.id) == demo
+    assert script(f"rendered:{demo.kind}?seed=5", id=demo.id).seed == 5
+    assert script(f"rendered:{demo.kind}?seed=5", id=demo.id).schedule == ((0.0, "day"),)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rendered:street?seed=x",
+        "rendered:street?seed=-1",
+        "rendered:street?fps=fast",
+        "rendered:street?fps=0",
+        "rendered:street?at=soon:day",
+        "rendered:street?at=10",
+        "rendered:street?at=0:day,20:pitch-black",
+        "rendered:moon",
+    ],
+)
+def test_a_wrong_rendered_address_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(DriftboxError) as caught:
+        script(url)
+    assert caught.value.exit_code == 2
+    assert "camera cam" in caught.value.message
+
+
+def test_every_demo_camera_can_be_made() -> None:
+    demo = load_demo()
+    scripts = [wiring.script_of(entry) for entry in demo.active_cameras if entry.url.scheme == "rendered"]
+    assert [s.id for s in scripts] == [c.id for c in DEMO_CAMERAS]
+    assert all(len(s.schedule) > 1 for s in scripts), "the demo drifts"
+
+
+def test_the_engine_is_told_what_the_configuration_says() -> None:
+    config = config_of(
+        "gpus: {capacity_pct: 150}\nscheduler: {policy: optimal, min_gain: 0.2}\n"
+        "window: {seconds: 77, label_frames: 9}\nmodels: {retrain: [{name: x, epochs: 3, lr: 0.01}]}"
+    )
+    engine = wiring.engine_config(config, golden_cost_s=0.25)
+    assert (engine.capacity_pct, engine.policy, engine.min_gain, engine.window_s) == (150, "optimal", 0.2, 77.0)
+    assert (engine.label_frames, engine.golden_gpu_s) == (9, 0.25)
+    assert [(c.name, c.epochs, c.lr) for c in engine.retrain] == [("x", 3, 0.01)]
+    scoring = wiring.scoring_of(config_of("models: {iou_min: 0.5, golden_score_min: 0.6, edge_score_min: 0.2}"))
+    assert (scoring.iou_min, scoring.golden_score_min, scoring.score_min) == (0.5, 0.6, 0.2)
+
+
+@pytest.mark.parametrize(("capacity_pct", "share_pct", "speed"), [(200, 150, 1.0), (200, 50, 0.5), (150, 100, 1.0)])
+def test_a_job_is_one_thread_and_gains_nothing_above_one_core(capacity_pct: int, share_pct: int, speed: float) -> None:
+    points = wiring.speed_of(capacity_pct)
+    (x0, y0), (x1, y1) = next((a, b) for a, b in zip(points, points[1:], strict=False) if a[0] <= share_pct <= b[0])
+    assert y0 + (y1 - y0) * (share_pct - x0) / (x1 - x0) == pytest.approx(speed)
+
+
+@pytest.mark.parametrize("capacity_pct", [50, 100])
+def test_up_to_one_core_speed_is_proportional(capacity_pct: int) -> None:
+    assert wiring.speed_of(capacity_pct) == ()
+
+
+def test_a_new_window_begins_after_every_window_and_every_sample(tmp_path: Path) -> None:
+    samples = SampleStore(tmp_path / "samples")
+    with Store(tmp_path / "driftbox.db") as store:
+        assert wiring.next_window(store, samples) == 0
+        outcome = WindowOutcome(window=4, opened_s=0, closed_s=1, streams=(), predicted_quality=None, realised_quality=None)
+        store.add_window(outcome, opened_utc=0, closed_utc=1)
+        assert wiring.next_window(store, samples) == 5
+        samples.add(scripted_frame("gone", 0), 5)  # sampled, then killed before the window closed
+        assert wiring.next_window(store, samples) == 6, "also when that camera is not watched any more"
+
+
+def test_the_cost_of_a_prediction_is_positive() -> None:
+    assert wiring.cost_s(FakeDetector(), SystemClock()) >= 1e-4
+
+
+def test_a_box_without_rendered_cameras_starts_no_server() -> None:
+    with wiring.rendered_server(config_of("cameras: [{id: a, url: 'rtsp://192.0.2.1/x'}]")) as addresses:
+        assert addresses == {}
+
+
+def test_two_scenes_with_a_fault_are_told_before_a_server_starts() -> None:
+    config = config_of("cameras: [{id: a, url: 'rendered:street'}, {id: b, url: 'rendered:street?at=0:never'}]")
+    with pytest.raises(ConfigError), wiring.rendered_server(config):
+        pass
