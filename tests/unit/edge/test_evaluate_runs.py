@@ -1,0 +1,206 @@
+"""Whole evaluations with scripted detectors: what policies may do, what they may see, and that the work is done once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge.evaluate.run import PolicyResult, result_json, run_policy
+from edge.evaluate.studio import Studio, StudioSamples
+from edge.evaluate.studio import Work as WorkDone
+from edge.evaluate.world import EvaluateWorld, Stretch
+from edge.memo import Memo
+from models.detector import Detector
+from models.fake import FakeDetector
+from scheduler.commands import SetShares
+from scheduler.engine import BoxEngine
+from scheduler.events import BoxStarted, CameraAdded
+from scheduler.sim.driver import VirtualDriver
+from scheduler.types import RetrainConfig
+from tests.support.evaluation import COSTS, OPTIONS, POLICIES, results_of, scripted_studio, scripted_videos
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return scripted_videos(tmp_path_factory.mktemp("footage"))
+
+
+@pytest.fixture(scope="module")
+def memo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("memo")
+
+
+@pytest.fixture(scope="module")
+def studio(videos: list[Path], memo: Path) -> Studio:
+    return scripted_studio(videos, memo=Memo(memo))
+
+
+@pytest.fixture(scope="module")
+def results(studio: Studio) -> dict[str, PolicyResult]:
+    return results_of(studio)
+
+
+def test_every_policy_is_answered_in_the_published_form(studio: Studio, results: dict[str, PolicyResult]) -> None:
+    answer = json.loads(json.dumps(result_json(list(results.values()), studio)))
+    assert [row["policy"] for row in answer["policies"]] == list(POLICIES)
+    for row in answer["policies"]:
+        assert set(row["videos"]) == {"cam0", "cam1", "cam2"}
+        assert row["mean_f1"] == pytest.approx(np.mean(list(row["videos"].values())), abs=1e-4)
+        assert all(len(values) == OPTIONS.windows for values in row["f1_per_window"].values())
+        assert [w["window"] for w in row["windows"]] == [0, 1, 2], "the last window is closed too"
+    assert answer["costs"]["golden_gpu_s"] == 0.4
+
+
+def test_retraining_helps_and_nobody_retrains_before_there_is_anything_to_learn_from(results: dict[str, PolicyResult]) -> None:
+    thief, never = results["thief-repeat"], results["no-retrain"]
+    assert thief.mean_f1 > never.mean_f1 + 0.1
+    assert thief.admitted > 0
+    assert all(t.window >= 1 for r in results.values() for t in r.record.trainings)
+
+
+def test_no_retrain_never_labels_profiles_or_trains(results: dict[str, PolicyResult]) -> None:
+    never = results["no-retrain"]
+    assert (never.retrainings, never.admitted, never.gpu_s) == (0, 0, 0.0)
+    assert never.record.labelled == {}
+
+
+def test_admitted_models_were_better_by_the_box_s_own_labels(results: dict[str, PolicyResult]) -> None:
+    for result in results.values():
+        better = [g for g in result.record.gates if (g["candidate_f1"] or 0) > (g["serving_f1"] or 0)]
+        assert result.admitted == len(better)
+        assert result.finished >= result.admitted
+
+
+def test_a_second_evaluation_gives_the_same_bytes(videos: list[Path], studio: Studio, results: dict[str, PolicyResult]) -> None:
+    again = scripted_studio(videos)
+    first = json.dumps(result_json(list(results.values()), studio))
+    assert json.dumps(result_json(list(results_of(again).values()), again)) == first
+    assert again.done == replace(studio.done), "no cache, so it did all the work anew"
+
+
+def test_with_the_memo_a_second_evaluation_does_no_work(
+    videos: list[Path], memo: Path, studio: Studio, results: dict[str, PolicyResult]
+) -> None:
+    again = scripted_studio(videos, memo=Memo(memo))
+    repeated = results_of(again)
+    assert again.done == WorkDone(golden=0, predictions=0, trials=0, trainings=0)
+    assert studio.done.golden > 0
+    assert studio.done.trainings > 0
+    assert {p: r.as_dict() for p, r in repeated.items()} == {p: r.as_dict() for p, r in results.items()}
+
+
+def test_policies_share_what_is_the_same(videos: list[Path]) -> None:
+    """Same parent, data, configuration: trained once, although both retrain every camera in the first learning window."""
+    shared = scripted_studio(videos, options=replace(OPTIONS, windows=2))
+    both = results_of(shared, ("uniform(high,30)", "uniform(high,50)"))
+    assert [r.finished for r in both.values()] == [3, 3]
+    assert shared.done.trainings == 3
+
+
+def drive(studio: Studio, policy: str) -> tuple[EvaluateWorld, VirtualDriver]:
+    knobs = {s: studio.knobs(s) for s in sorted(studio.footage)}
+    world = EvaluateWorld(studio, knobs)
+    driver = VirtualDriver(BoxEngine(replace(studio.options.engine, policy=policy)), world)
+    cameras = [CameraAdded(at_s=0.0, stream=s, knobs=knobs[s], version=studio.base_version) for s in knobs]
+    driver.run([*cameras, BoxStarted(at_s=0.0)], until_s=studio.options.windows * studio.options.window_s)
+    return world, driver
+
+
+@pytest.mark.parametrize("policy", ["thief-repeat", "uniform(long,30)", "uniform(short,90)", "no-retrain"])
+def test_shares_and_spare_make_up_the_capacity(studio: Studio, policy: str) -> None:
+    _, driver = drive(studio, policy)
+    shares = [c for _, commands in driver.log for c in commands if isinstance(c, SetShares)]
+    assert len(shares) > OPTIONS.windows
+    for command in shares:
+        assert sum(pct for _, pct in command.shares_pct) + command.spare_pct == pytest.approx(100)
+        assert all(pct >= 0 for _, pct in command.shares_pct)
+
+
+@pytest.mark.parametrize("policy", ["thief-repeat", "uniform(long,30)"])
+def test_evaluation_frames_are_never_labelled_and_gates_do_not_eat_training_frames(studio: Studio, policy: str) -> None:
+    world, _ = drive(studio, policy)
+    judged = {(s, i) for s in studio.footage for w in range(OPTIONS.windows) for _, i in studio.judged(s, w)}
+    labelled = world.samples.labelled_indices()
+    assert labelled
+    assert not labelled & judged
+    for stream in studio.footage:
+        train = {id(x.image) for x in world.samples.labelled(stream, [0], "train")}
+        held = {id(x.image) for x in world.samples.labelled(stream, [0], "holdout")}
+        assert (len(train), len(held)) == (6, 4)
+        assert not train & held
+
+
+def test_a_window_in_progress_shows_only_its_past(studio: Studio) -> None:
+    samples = StudioSamples(studio)
+    everything = studio.candidates("cam1", 1)
+    start, stop = studio.bounds("cam1", 1)
+    for now_s in (0.0, 200.0, 260.0, 399.0, 400.0, 500.0):
+        samples.now_s = now_s
+        seen = samples.sampled("cam1", 1)
+        captured = [c for c in everything if 200.0 + 200.0 * (c.index - start) / (stop - start) <= now_s]
+        assert [c.index for c in seen] == [c.index for c in captured]
+    assert len(samples.sampled("cam1", 1)) == len(everything)
+
+
+def test_a_training_that_fails_leaves_the_camera_its_model(videos: list[Path]) -> None:
+    """The loss is NaN: no trial, so the thief finds no option; the uniform policy tries and keeps what it had."""
+    failing = scripted_studio(videos, edge=FakeDetector(skill=0.4, nan_loss=True), options=replace(OPTIONS, windows=2))
+    found = results_of(failing, ("thief-repeat", "uniform(high,50)", "no-retrain"))
+    uniform = found["uniform(high,50)"]
+    assert (found["thief-repeat"].retrainings, uniform.retrainings, uniform.finished, uniform.admitted) == (0, 3, 0, 0)
+    assert any("nan" in s["note"] or "failed" in s["note"] for s in uniform.as_dict()["windows"][1]["videos"].values())
+    assert all(0 < f1 < 1 for f1 in uniform.videos.values()), "inference went on"
+
+
+def test_more_compute_never_shows_fewer_frames(studio: Studio) -> None:
+    world = EvaluateWorld(studio, {})
+    strides = [world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=share)) for share in (5, 10, 20, 40, 80)]
+    assert strides == [8, 4, 2, 1, 1]
+    assert world.stride(Stretch(at_s=0, version="v", knobs="1/4", infer_pct=80)) == 4, "knobs may ask for less"
+    assert world.stride(Stretch(at_s=0, version="v", knobs="1/2", infer_pct=5)) == 8, "the share may carry less than asked"
+    assert world.stride(Stretch(at_s=0, version="v", knobs=None, infer_pct=50)) is None
+    assert world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=0)) is None
+
+
+def test_stale_detections_are_a_mean_over_their_ages(studio: Studio) -> None:
+    """Pictures change every 3 frames: of the ages 0..5 those that reach back behind the change see other objects."""
+    index = studio.judged("cam0", 1)[2][1]
+    ages = [studio.counts("cam0", studio.base_version, index, stride) * stride for stride in (1, 2, 3)]
+    assert ages[1] - ages[0] == pytest.approx(studio._counts_at("cam0", studio.base_version, index, 1))
+    assert ages[2] - ages[1] == pytest.approx(studio._counts_at("cam0", studio.base_version, index, 2))
+    deep = studio.counts("cam0", studio.base_version, index, 12) * 12
+    parts = {0: 1, 1: 1, 2: 2, 4: 4, 8: 4}
+    expected = sum(n * studio._counts_at("cam0", studio.base_version, index, age) for age, n in parts.items())
+    assert deep == pytest.approx(expected)
+
+
+def test_a_dearer_golden_model_shrinks_the_sample(videos: list[Path]) -> None:
+    slow = scripted_studio(videos, costs={**COSTS, "golden_gpu_s": 2.0}, options=replace(OPTIONS, windows=2))
+    notes = run_policy(slow, "thief-repeat", "thief-repeat").as_dict()["windows"][1]["notes"]
+    assert any("golden model needs 2.00 GPU-s a frame" in note for note in notes)
+
+
+def test_one_configuration_with_replay_learns_from_earlier_windows_too(videos: list[Path]) -> None:
+    seen: list[int] = []
+
+    class Spy(FakeDetector):
+        def loss(self, images, targets):  # type: ignore[no-untyped-def]
+            seen.append(len(images))
+            return super().loss(images, targets)
+
+        def clone(self) -> Detector:
+            twin = Spy(skill=self.skill)
+            return twin
+
+    plain = (RetrainConfig(name="plain", epochs=1, batch=4, lr=0.05),)
+    replay = (RetrainConfig(name="replay", epochs=1, batch=4, lr=0.05, replay_frac=0.5),)
+    counts = []
+    for retrain in (plain, replay):
+        seen.clear()
+        results_of(scripted_studio(videos[:1], edge=Spy(skill=0.4), retrain=retrain), ("uniform(high,50)",))
+        counts.append(sum(seen))
+    assert counts == [6 + 6, 6 + 12]
