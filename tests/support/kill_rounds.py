@@ -44,7 +44,7 @@ class Round:
     replayed_events: int
 
 
-def small_config(data_dir: Path, port: int, policy: str) -> dict[str, Any]:
+def small_config(data_dir: Path, port: int, policy: str, first_seconds: float) -> dict[str, Any]:
     """Two rendered cameras at night, so that there is something to learn, and the shortest windows: a kill may hit anything. The
     first window of a run labels and retrains at once when an earlier run left samples."""
     return {
@@ -52,7 +52,7 @@ def small_config(data_dir: Path, port: int, policy: str) -> dict[str, Any]:
         "gpus": {"capacity_pct": 150},
         "scheduler": {"policy": policy},
         "window": {
-            "seconds": 10, "first_seconds": 10, "label_frames": 10, "gate_frames": 4, "sample_fps": 2.0, "prep_max_frac": 0.6,
+            "seconds": 10, "first_seconds": first_seconds, "label_frames": 10, "gate_frames": 4, "sample_fps": 2.0, "prep_max_frac": 0.6,
             "profile_epochs": 1, "profile_data_frac": 1.0,
         },
         "models": {"retrain": [{"name": "quick", "epochs": 3, "lr": 2e-3}]},
@@ -64,8 +64,9 @@ def small_config(data_dir: Path, port: int, policy: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: In turn: one profiles before it plans, the other always retrains, so that many swaps are met.
-POLICIES = ("thief-repeat", "uniform(quick,50)")
+#: In turn, (policy, first_seconds): one profiles before it plans and has time for it, the other always retrains and soon closes a
+#: window, so that kills meet swaps and the ends of windows.
+LIVES = (("thief-repeat", 10), ("uniform(quick,50)", 5))
 
 
 def free_port() -> int:
@@ -84,7 +85,7 @@ def kill_rounds(
     done: list[Round] = []
     serving: dict[str, str] = {}
     for number in range(1, rounds + 1):
-        config.write_text(yaml.safe_dump(small_config(data_dir, port, POLICIES[number % len(POLICIES)])))
+        config.write_text(yaml.safe_dump(small_config(data_dir, port, *LIVES[number % len(LIVES)])))
         box = _start(config, folder / f"box-{number}.log")
         try:
             status = _wait_ready(box, port, folder / f"box-{number}.log")
