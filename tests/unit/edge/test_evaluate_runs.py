@@ -193,8 +193,7 @@ def test_one_configuration_with_replay_learns_from_earlier_windows_too(videos: l
             return super().loss(images, targets)
 
         def clone(self) -> Detector:
-            twin = Spy(skill=self.skill)
-            return twin
+            return Spy(skill=self.skill)
 
     plain = (RetrainConfig(name="plain", epochs=1, batch=4, lr=0.05),)
     replay = (RetrainConfig(name="replay", epochs=1, batch=4, lr=0.05, replay_frac=0.5),)
