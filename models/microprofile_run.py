@@ -23,7 +23,7 @@ from scheduler.ekya.microprofile import families
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
-N_MIN = 8
+N_MIN = 12
 
 #: Seconds of compute spent so far by the caller's job; it must not advance while the job waits for its share.
 Timer = Callable[[], float]

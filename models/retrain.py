@@ -27,6 +27,8 @@ from scheduler.types import RetrainConfig
 __all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "retrain"]
 
 WEIGHT_DECAY = 5e-4
+#: SGD steps relative to AdamW's, so that one `lr` in a configuration suits both kinds of detector.
+SGD_LR_FACTOR, SGD_MOMENTUM = 2.0, 0.9
 WARMUP_FRAC = 0.1
 #: The learning rate ends at this part of its peak.
 END_LR_FRAC = 0.05
@@ -136,7 +138,7 @@ class _Run:
         total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch)
         n_updates = config.epochs * len(_epoch_sizes(config, len(samples), len(replay)))
         with _only_last_layers(self._detector, config.layers_frac) as parameters:
-            optimiser = _optimiser(parameters, config.lr)
+            optimiser = _optimiser(self._detector, parameters, config.lr)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda update: lr_factor(update, n_updates))
             for epoch in range(1, config.epochs + 1):
                 yield from self._epoch(epoch, total, self._batches(chosen, len(replay)), samples, replay, optimiser, schedule)
@@ -221,12 +223,20 @@ def lr_factor(update: int, n_updates: int) -> float:
     return END_LR_FRAC + (1 - END_LR_FRAC) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """Weights decay, biases and batch-norm factors do not."""
+def _optimiser(detector: Detector, parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Weights decay, biases and batch-norm factors do not.
+
+    Adam's first steps move every weight by about lr, however flat the loss is there: on a well trained network with few
+    labels that costs more than is learnt (yolov8n, 12 pictures, 3 epochs: F1 0.68 -> 0.44-0.65; SGD 0.68 -> 0.67). Such a
+    detector has the attribute `prefers_sgd`; its steps are SGD_LR_FACTOR times `lr`.
+    """
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+    groups = [group for group in groups if group["params"]]
+    if getattr(detector, "prefers_sgd", False):
+        return torch.optim.SGD(groups, lr=SGD_LR_FACTOR * lr, momentum=SGD_MOMENTUM, nesterov=True)
+    return torch.optim.AdamW(groups, lr=lr)
 
 
 class _only_last_layers:

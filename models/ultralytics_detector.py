@@ -105,6 +105,9 @@ def _build(arch: str) -> _Model:
 class UltralyticsDetector:
     """A YOLO detector. input_px: longer side of what the network sees, padded to multiples of 32 (no square)."""
 
+    #: Asks `models.retrain` for SGD: see there.
+    prefers_sgd = True
+
     def __init__(
         self, spec: DetectorSpec, *, state: dict[str, torch.Tensor] | None = None, device: str = "cpu", seed: int = 0
     ) -> None:

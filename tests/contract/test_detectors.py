@@ -55,9 +55,9 @@ MAKERS: dict[str, Callable[[], Detector]] = {
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def fresh(request: pytest.FixtureRequest) -> Iterator[Detector]:
+def fresh(request: pytest.FixtureRequest) -> Detector:
     """A detector that no test changes: each works on a clone."""
-    yield MAKERS[request.param]()
+    return MAKERS[request.param]()
 
 
 @pytest.fixture

@@ -177,6 +177,24 @@ def test_no_replay_without_older_pictures_or_without_wanting_it() -> None:
         assert len(detector.seen) == 4
 
 
+def test_a_detector_may_prefer_sgd() -> None:
+    """A weight without gradient stays under SGD; without any, Adam would not move it either, so the sizes of steps tell."""
+
+    class Steep(Linear):
+        def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
+            return 0.01 * self.layers[2].weight.sum()
+
+    def moved(prefers_sgd: bool) -> float:
+        detector = Steep()
+        detector.prefers_sgd = prefers_sgd  # type: ignore[attr-defined]
+        before = detector.layers[2].weight.item()
+        run(detector, 4, epochs=1, lr=0.1)  # one update
+        return abs(detector.layers[2].weight.item() - before)
+
+    assert moved(False) == pytest.approx(0.1, rel=0.01), "AdamW: lr, whatever the slope"
+    assert moved(True) == pytest.approx(2 * 0.1 * 0.01 * 1.9, rel=0.05), "Nesterov SGD: follows the slope"
+
+
 def test_closing_stops_and_unfreezes() -> None:
     detector = Linear()
     steps = retrain(detector, pictures(8), replace(CONFIG, layers_frac=0.3), seed=0)  # type: ignore[arg-type]
