@@ -399,6 +399,7 @@ class BoxRuntime:
         self.outcomes.append((outcome, self.window_opened_utc, now_utc))
         opened_utc = self.window_opened_utc
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
+        self._keep(self.parts.store.prune)
         self.window_opened_utc = now_utc
         self.parts.sampler.window = outcome.window + 1
         self._tell(command)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import StorageError
 from edge.store.store import ModelState, Store
 from models.fake import FakeDetector
 from scheduler import events as ev
@@ -202,6 +203,53 @@ def test_little_room_keeps_the_old_model(tmp_path: Path) -> None:
         assert box.replayed().exact
         assert box.store.serving()["a"].id == "a-000001"
     assert "512 MiB wanted" in failed.text
+
+
+def test_a_database_without_room_costs_records_and_no_frame(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
+        box.wait_windows(1)
+        db = box.store._db
+        with box.store._lock:
+            db.execute("PRAGMA max_page_count=1")  # never less than there are: full from now on
+        with pytest.raises(StorageError) as caught:
+            for _ in range(1000):
+                box.store.add_note(0.0, "filler", "x" * 500)
+        assert caught.value.code == "full"
+        closed = len(box.runtime.outcomes)
+        box.wait_windows(closed + 2)
+        box.wait_frames("a")
+        worker = box.watched["a"].worker
+        box.wait(lambda: worker.version() == box.store.serving()["a"].id, "what serves is what is recorded")
+        with box.store._lock:
+            db.execute("PRAGMA max_page_count=1000000")
+        newest = box.runtime.outcomes[-1][0].window
+        box.wait(lambda: box.store.windows()[-1].outcome.window > newest, "windows are recorded again")
+        assert box.replayed().exact
+
+
+def test_a_golden_model_that_is_too_slow_labels_less_and_says_so(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=replace(CONFIG, golden_gpu_s=0.02, min_label_frames=4)) as box:
+        box.wait(lambda: bool(box.noted("golden-slow")), "it is said")
+        first = box.wait_for(ev.LabelDone, "a")
+        box.wait_windows(3)
+        assert box.replayed().exact
+    assert 4 <= first.train + first.holdout < CONFIG.label_frames
+    assert "instead of 20 labels" in box.noted("golden-slow")[0]
+
+
+def test_a_camera_that_changes_its_resolution_goes_on_learning(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
+        box.wait_frames("a", 2)
+        box.cameras["a"].rows = 48
+        box.wait_frames("a", 2)
+        box.cameras["a"].rows = 96
+        box.wait_for(ev.SwapDone, "a")
+        box.wait_frames("a")
+        assert box.watched["a"].worker.errors == 0
+        assert not box.seen(ev.JobFailed)
+        assert box.replayed().exact
+        shapes = {box.samples.load_image(ref).shape for ref in box.samples.list("a")}
+    assert shapes == {(48, 128, 3), (96, 128, 3)}
 
 
 def test_a_stalled_camera_gives_its_share_to_the_others_and_gets_it_back(tmp_path: Path) -> None:

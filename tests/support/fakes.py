@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from configs.errors import JobCancelled, StreamErrorCode
@@ -56,6 +58,7 @@ class TickingCamera(StillCamera):
     def __init__(self, id: str, *, fps: float = 20.0) -> None:
         super().__init__(id)
         self._fps = fps
+        self.rows = 96  # of a picture; a test may set it to change the resolution in the middle of the stream
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -70,7 +73,8 @@ class TickingCamera(StillCamera):
             now_s = time.monotonic()
             seq = int(now_s * self._fps)
             if seq > after_seq and not self.stalled and not self._stopping.is_set():
-                return scripted_frame(self.id, seq, at_s=now_s)
+                whole = scripted_frame(self.id, seq, at_s=now_s)
+                return replace(whole, image=np.ascontiguousarray(whole.image[: self.rows]))
             if now_s >= until_s or self._stopping.wait(min(1 / self._fps, max(0.0, until_s - now_s))):
                 return None
 

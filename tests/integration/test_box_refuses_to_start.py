@@ -1,0 +1,131 @@
+"""What keeps a box from starting is one clear error with a remedy and the right exit code; nothing is damaged or left running."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge.cli import main
+from edge.store.folder import DataFolder
+from edge.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+class Refused:
+    """How `driftbox run` with a configuration ended, in this process."""
+
+    def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *words: str) -> None:
+        config = tmp_path / "box.yaml"
+        config.write_text(f"web: {{enabled: false}}\n{text}")
+        threads = set(threading.enumerate())
+        children = {p.pid for p in psutil.Process().children(recursive=True)}
+        with pytest.raises(SystemExit) as caught:
+            main(["run", str(config), *(words or ("--data-dir", str(tmp_path / "data")))])
+        self.code = caught.value.code
+        self.said = capsys.readouterr().err
+        self.left = {t.name for t in threading.enumerate() if t not in threads}
+        self.left |= {str(p) for p in psutil.Process().children(recursive=True) if p.pid not in children}
+
+    def check(self, code: int, *words: str) -> None:
+        assert self.code == code, self.said
+        for word in words:
+            assert word in self.said
+        assert "what to do:" in self.said
+        assert "Traceback" not in self.said
+        assert self.left == set(), "nothing goes on running"
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Weights are not searched outside the test, and nothing is downloaded."""
+    monkeypatch.setenv("DRIFTBOX_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("models.weights._copy", _offline)
+
+
+def _offline(*_: object) -> None:
+    raise OSError("no network in a test")
+
+
+CAMERA = 'cameras: [{id: a, url: "rendered:street?seed=1"}]\n'
+
+
+def test_weights_that_are_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Refused(tmp_path, capsys, CAMERA + "models: {golden: yolo26l}").check(3, "yolo26l", "DRIFTBOX_WEIGHTS")
+
+
+def test_a_weights_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Refused(tmp_path, capsys, CAMERA + f"models: {{golden: {tmp_path}/mine.safetensors}}").check(3, "mine.safetensors")
+
+
+@pytest.mark.parametrize("name", ["rubbish.safetensors", "rubbish.pt"])
+@pytest.mark.parametrize("role", ["golden", "edge"])
+def test_a_weights_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, role: str) -> None:
+    (tmp_path / name).write_bytes(b"these are no weights" * 50)
+    refused = Refused(tmp_path, capsys, CAMERA + f"models: {{{role}: {tmp_path}/{name}}}")
+    refused.check(3, name)
+    with Store(tmp_path / "data" / "driftbox.db") as store:
+        assert store.models() == [], "no model was made of it"
+
+
+def test_a_model_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Refused(tmp_path, capsys, CAMERA + "models: {edge: yolo99z}").check(2, "yolo99z", "tinydet-edge")
+
+
+def test_a_secret_that_is_not_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'cameras: [{id: a, url: "rtsp://bob:${env:DRIFTBOX_NO_SUCH_SECRET}@192.0.2.1/x"}]'
+    Refused(tmp_path, capsys, text).check(3, "env:DRIFTBOX_NO_SUCH_SECRET is not set")
+
+
+def test_two_cameras_with_one_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'cameras: [{id: a, url: "rendered:street"}, {id: a, url: "rendered:yard"}]'
+    refused = Refused(tmp_path, capsys, text)
+    assert refused.code == 2
+    assert "cameras[1].id" in refused.said
+    assert not (tmp_path / "data").exists(), "refused before the world was touched"
+
+
+@pytest.mark.parametrize("place", ["/proc/driftbox", "/dev/null/driftbox"])
+def test_a_data_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str) -> None:
+    Refused(tmp_path, capsys, CAMERA, "--data-dir", place).check(3, place)
+
+
+def test_a_data_folder_of_a_newer_version_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DataFolder(tmp_path / "data") as folder:
+        Store(folder.db_path).close()
+        path = folder.db_path
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('driftbox', 'm999_future', 'x')")
+    db.close()
+    before = path.read_bytes()
+    Refused(tmp_path, capsys, CAMERA).check(3, "newer version", "m999_future")
+    assert path.read_bytes() == before
+
+
+def test_a_database_that_is_none_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "driftbox.db"
+    path.write_bytes(b"this is a text, and a long one at that\n" * 200)
+    Refused(tmp_path, capsys, CAMERA).check(3, "damaged", "move the file away")
+    assert path.read_bytes().startswith(b"this is a text")
+
+
+def test_a_folder_that_another_process_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom edge.store.folder import DataFolder\n"
+        "with DataFolder(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "data")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+        Refused(tmp_path, capsys, CAMERA).check(3, f"in use by process {other.pid}", "box.data_dir")
+        other.send_signal(signal.SIGKILL)
