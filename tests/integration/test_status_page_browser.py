@@ -64,7 +64,7 @@ def test_the_page_shows_the_box(browser: Any, server: WebServer) -> None:
     page = visit.page
     assert page.locator(".tile").count() == 4
     gate = page.locator('[data-camera="gate"]')
-    page.wait_for_function("document.querySelector('[data-camera=gate] img').naturalWidth === 640")
+    page.wait_for_function("() => document.querySelector('[data-camera=gate] img').naturalWidth === 640")
     assert gate.locator(".state").inner_text() == "live"
     assert gate.locator("img").is_visible()
     assert gate.locator("svg circle").count() == 8
@@ -87,7 +87,7 @@ def test_the_page_shows_the_box(browser: Any, server: WebServer) -> None:
 
 def test_pictures_are_renewed(browser: Any, server: WebServer) -> None:
     page = Visit(browser, server.url).page
-    page.wait_for_function("document.querySelector('[data-camera=gate] img').naturalWidth === 640")
+    page.wait_for_function("() => document.querySelector('[data-camera=gate] img').naturalWidth === 640")
     first = page.locator('[data-camera="gate"] img').get_attribute("src")
     page.wait_for_function(
         "before => document.querySelector('[data-camera=gate] img').getAttribute('src') !== before", arg=first
