@@ -24,11 +24,12 @@ from models.zoo import load_detector
 from scheduler.registry import expand_list
 from scheduler.types import RetrainConfig
 
-#: Offered when no configuration file says otherwise: the head alone, all layers briefly, all layers thoroughly.
+#: Offered when no configuration file says otherwise. The rates were tuned on real clips (docs/evaluation.md): small batches, because a
+#: window's sample is small; the first half of the layers stays as it was, which costs less and keeps what COCO taught.
 RETRAIN: tuple[RetrainConfig, ...] = (
-    RetrainConfig(name="head", epochs=5, batch=4, layers_frac=0.3, lr=4e-4),
-    RetrainConfig(name="full-short", epochs=5, batch=4, lr=4e-4),
-    RetrainConfig(name="full-long", epochs=15, batch=4, lr=4e-4),
+    RetrainConfig(name="half-short", epochs=5, batch=2, layers_frac=0.5, lr=3e-4),
+    RetrainConfig(name="half-long", epochs=15, batch=2, layers_frac=0.5, lr=3e-4),
+    RetrainConfig(name="head", epochs=10, batch=2, layers_frac=0.1, lr=6e-4),
 )
 #: Footage needs at least so many frames per window: some to judge by, some to learn from.
 MIN_FRAMES_PER_WINDOW = 4

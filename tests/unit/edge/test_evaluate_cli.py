@@ -1,0 +1,111 @@
+"""`driftbox evaluate` as typed: JSON, table, every option, the files it writes, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge import cli
+from scheduler.trace import parse_trace
+from tests.support.evaluation import cost_file, scripted_videos
+from tests.support.fakes import put_fakes_in_the_zoo
+
+SMALL = ("--windows", "2", "--window-s", "200", "--label-frames", "8", "--judged-frames", "4", "--fps", "20")
+MODELS = ("--edge", "fake", "--golden", "fake-other")
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    put_fakes_in_the_zoo(monkeypatch)
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["evaluate", *(str(word) for word in words)])
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), printed.out, printed.err
+
+    return run
+
+
+def test_json_is_one_document_in_the_published_form(call: Any, tmp_path: Path) -> None:
+    videos = scripted_videos(tmp_path, count=2, frames=40)
+    code, out, _ = call(
+        *videos, *MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "uniform,no-retrain", "--gpus", "0.5",
+        "--gpu-speed", "2", "--seed", "3", "--cache", tmp_path / "cache", "--trace", tmp_path / "t.json", "--plot",
+        tmp_path / "f1.svg", "--json",
+    )  # fmt: skip
+    assert code == 0
+    answer = json.loads(out)
+    names = [row["policy"] for row in answer["policies"]]
+    assert names == [f"uniform({c},{w})" for c in ("high", "low") for w in (30, 50, 90)] + ["no-retrain"]
+    for row in answer["policies"]:
+        assert {"policy", "mean_f1", "retrainings", "gpu_s", "videos"} <= set(row)
+        assert set(row["videos"]) == {"cam0", "cam1"}
+    assert answer["options"] | {"gpus": 0.5, "gpu_speed": 2.0, "seed": 3, "windows": 2, "fps": 20.0} == answer["options"]
+    assert answer["costs"]["golden_gpu_s"] == 0.2, "one GPU does the work of two cores"
+    assert parse_trace((tmp_path / "t.json").read_text(encoding="utf-8")).windows == 2
+    assert (tmp_path / "f1.svg").read_text(encoding="utf-8").count("uniform") >= 1
+
+
+def test_the_table_names_every_policy_and_progress_comes_as_plain_lines(call: Any, tmp_path: Path) -> None:
+    videos = scripted_videos(tmp_path, count=1, frames=40)
+    code, out, err = call(*videos, *MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "thief-repeat,no-retrain")
+    assert code == 0
+    assert "mean F1" in out
+    assert "thief-repeat" in out
+    assert "no-retrain" in out
+    assert "costs (file costs.json): inference 20.0 ms/frame, golden 400.0 ms/frame" in err, "costs are printed"
+    assert "100 %" in err
+    assert "\x1b" not in err, "no bars outside a terminal"
+
+
+def test_a_scenario_with_its_videos_elsewhere(call: Any, tmp_path: Path) -> None:
+    footage = tmp_path / "videos"
+    footage.mkdir()
+    scripted_videos(footage, count=1, frames=40)
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("streams: [{id: a, clips: [{video: cam0.mp4, repeat: 2}]}]", encoding="utf-8")
+    words = (*MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "no-retrain", "--json")
+    code, out, _ = call("--scenario", scenario, "--footage", footage, *words)
+    assert (code, list(json.loads(out)["policies"][0]["videos"])) == (0, ["a"])
+    code, out, err = call("--scenario", scenario, *words)
+    assert code == 1
+    assert "cam0.mp4" in out + err
+
+
+def test_a_configuration_gives_its_retrainings_and_scheduler(call: Any, tmp_path: Path) -> None:
+    config = tmp_path / "box.yaml"
+    config.write_text(
+        "cameras: [{id: a, url: 'rtsp://localhost/a'}]\n"
+        "scheduler: {min_quality: 0.1}\n"
+        "models: {retrain: [{name: mine, epochs: 2}, {name: dearer, epochs: 4}]}\n",
+        encoding="utf-8",
+    )
+    videos = scripted_videos(tmp_path, count=1, frames=40)
+    words = (*MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "uniform(high,50)", "--json")
+    code, out, err = call(*videos, *words, "--config", config)
+    assert code == 0, err
+    assert json.loads(out)["fixed_configs"] == {"high": "dearer", "low": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("--policy", "theif"), 2, "unknown policy 'theif'"),
+        (("--costs", "nowhere.json"), 2, "nowhere.json"),
+        (("--scenario", "nowhere.yaml"), 2, "either videos or a scenario"),
+        (("--windows", "9"), 2, "too few for 9 windows"),
+        (("--golden", "yolo99"), 2, "yolo99"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(call: Any, tmp_path: Path, words: tuple[str, ...], code: int, text: str) -> None:
+    videos = scripted_videos(tmp_path, count=1, frames=20)
+    got, _, err = call(*videos, *MODELS, *SMALL, *words)
+    assert got == code
+    assert text in err
+    assert "Traceback" not in err
