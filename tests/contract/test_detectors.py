@@ -79,9 +79,7 @@ def some_images() -> tuple[list[np.ndarray], list[Detections]]:
     images, labels = [image for image, _ in pairs], [label for _, label in pairs]
     images[2] = np.ascontiguousarray(images[2][:64])
     inside = labels[2].xyxy[:, 3] <= 64
-    labels[2] = Detections(
-        xyxy=labels[2].xyxy[inside], score=labels[2].score[inside], class_id=labels[2].class_id[inside]
-    )
+    labels[2] = Detections(xyxy=labels[2].xyxy[inside], score=labels[2].score[inside], class_id=labels[2].class_id[inside])
     return images, labels
 
 
