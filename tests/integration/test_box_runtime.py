@@ -289,14 +289,38 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path) -> None:
         assert outcome.closed_s > outcome.opened_s
 
 
-def test_stopping_ends_every_thread(tmp_path: Path) -> None:
-    with LiveBox(tmp_path / "data", {"a": "fake", "b": "fake"}) as box:
-        box.wait_for(ev.LabelDone)
+class StuckGolden(FakeDetector):
+    """In the middle of a long iteration when the box is stopped; it ends half a second later."""
+
+    def __init__(self) -> None:
+        super().__init__(skill=1.0)
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def predict(self, images, **options):  # type: ignore[no-untyped-def]
+        self.entered.set()
+        self.go_on.wait(30.0)
+        return super().predict(images)
+
+    def clone(self) -> StuckGolden:
+        return self
+
+
+def test_stopping_waits_for_the_iteration_in_work_and_ends_every_thread(tmp_path: Path) -> None:
+    golden = StuckGolden()
+
+    def release(thing: object) -> None:
+        if isinstance(thing, ev.StopRequested):
+            threading.Timer(0.5, golden.go_on.set).start()
+
+    with LiveBox(tmp_path / "data", {"a": "fake", "b": "fake"}, golden=golden) as box:
+        box.runtime.parts.listeners.append(release)
+        box.wait(golden.entered.is_set, "a job is in the middle of an iteration")
         result = box.replayed()
-        left = [t.name for t in set(threading.enumerate()) - box.threads_before if not t.name.startswith("asyncio_")]
+        left = [t.name for t in set(threading.enumerate()) - box.threads_before]
     assert result.exact
     assert left == []
     assert isinstance(box.journalled()[-1], ev.StopRequested)
+    assert not box.seen(ev.JobFailed), "told to stop is not failing"
 
 
 def test_stopping_at_once_is_clean(tmp_path: Path) -> None:
