@@ -11,7 +11,7 @@ import numpy as np
 from edge import jobs
 from edge.costs import CostProfile
 from edge.evaluate.studio import EvaluateOptions, Studio
-from edge.evaluate.world import EvaluateWorld, Record
+from edge.evaluate.world import EvaluateWorld, Record, profiling_gpu_s
 from scheduler.commands import ReportPlan
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import BoxStarted, CameraAdded, Event, ProfileDone
@@ -121,14 +121,21 @@ def _profiled(driver: VirtualDriver, options: EvaluateOptions) -> dict[tuple[str
 
 
 def engine_config(options: EvaluateOptions, costs: CostProfile, retrain: Iterable[RetrainConfig]) -> EngineConfig:
-    """The engine's configuration for a virtual box of `gpus` GPUs with these costs."""
-    configs = tuple(retrain)
-    samples, holdout = jobs.label_split(options.candidates, options.engine.holdout_frac)
-    reference = tuple(RetrainOption(name=c.name, end_quality=0.0, cost_gpu_s=costs.retrain_gpu_s(c, samples)) for c in configs)
+    """The engine's configuration for a virtual box of `gpus` GPUs with these costs.
+
+    Preparation is divided between labelling and profiling as their full costs demand, since both are known beforehand here."""
+    configs, engine = tuple(retrain), options.engine
+    train, holdout = jobs.label_split(options.candidates, engine.holdout_frac)
+    reference = tuple(RetrainOption(name=c.name, end_quality=0.0, cost_gpu_s=costs.retrain_gpu_s(c, train)) for c in configs)
+    label_gpu_s = options.candidates * costs.golden_gpu_s + holdout * costs.infer_gpu_s
+    profile_gpu_s = profiling_gpu_s(
+        configs, costs, train, holdout, epochs=engine.profile_epochs, data_frac=engine.profile_data_frac
+    )
     return replace(
-        options.engine, window_s=options.window_s, first_window_s=options.window_s,
-        capacity_pct=round(100 * options.gpus), golden_gpu_s=costs.golden_gpu_s, retrain=configs, reference=reference,
-        label_frames=options.candidates, gate_frames=max(1, min(options.engine.gate_frames, holdout)),
+        engine, window_s=options.window_s, first_window_s=options.window_s, capacity_pct=round(100 * options.gpus),
+        golden_gpu_s=costs.golden_gpu_s, retrain=configs, reference=reference, label_frames=options.candidates,
+        gate_frames=max(1, min(engine.gate_frames, holdout)),
+        label_part_frac=min(0.9, max(0.3, label_gpu_s / (label_gpu_s + profile_gpu_s))),
     )  # fmt: skip
 
 

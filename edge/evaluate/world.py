@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -311,16 +311,34 @@ def affordable_epochs(
 
     The order of `models.microprofile_run`: the serving model is judged first, then all families advance epoch by epoch; none begins
     an epoch once the budget is spent. Families without an epoch are left out."""
-    configs = families(command.configs)
-    if not n_train or not n_holdout or not configs:
-        return [], 0.0
-    judging = n_holdout * costs.infer_gpu_s
-    spent, done = judging + costs.init_gpu_s * len(configs), [0] * len(configs)
-    for _ in range(command.epochs):
-        for number, config in enumerate(configs):
-            if spent >= command.budget_gpu_s:
-                break
-            size = sample_size(config, n_train, command.data_frac)
-            spent += costs.epoch_gpu_s(replace(config, replay_frac=0.0), size) + judging
+    done, spent = [0] * len(families(command.configs)), 0.0
+    for number, gpu_s in trial_steps(
+        command.configs, costs, n_train, n_holdout, epochs=command.epochs, data_frac=command.data_frac
+    ):
+        if number is not None and spent >= command.budget_gpu_s:
+            break
+        spent += gpu_s
+        if number is not None:
             done[number] += 1
-    return [(config, n) for config, n in zip(configs, done, strict=True) if n], spent
+    return [(config, n) for config, n in zip(families(command.configs), done, strict=True) if n], spent
+
+
+def trial_steps(
+    configs: Sequence[RetrainConfig], costs: CostProfile, n_train: int, n_holdout: int, *, epochs: int, data_frac: float
+) -> Iterator[tuple[int | None, float]]:
+    """(family, GPU-seconds) of everything that profiling does, in order; family None for what comes before the first epoch."""
+    if not n_train or not n_holdout or not configs:
+        return
+    runs, judging = families(configs), n_holdout * costs.infer_gpu_s
+    yield None, judging + costs.init_gpu_s * len(runs)
+    for _ in range(epochs):
+        for number, config in enumerate(runs):
+            frames = sample_size(config, n_train, data_frac)
+            yield number, costs.epoch_gpu_s(replace(config, replay_frac=0.0), frames) + judging
+
+
+def profiling_gpu_s(
+    configs: Sequence[RetrainConfig], costs: CostProfile, n_train: int, n_holdout: int, *, epochs: int, data_frac: float
+) -> float:
+    """All epochs of all trials of one stream."""
+    return sum(gpu_s for _, gpu_s in trial_steps(configs, costs, n_train, n_holdout, epochs=epochs, data_frac=data_frac))

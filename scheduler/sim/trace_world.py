@@ -122,7 +122,7 @@ class TraceWorld:
         def finish(at_s: float) -> Event:
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=frames - holdout, holdout=holdout, quality=quality,
-                gpu_s=cost,
+                gpu_s=cost, golden_gpu_s=self.trace.golden_gpu_s or None,
             )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)
