@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from configs.errors import StorageError
+from edge.clock import Clock
+from edge.shelf import Shelf
+from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store
 from models.fake import FakeDetector
 from scheduler import events as ev
@@ -141,6 +144,52 @@ def test_a_candidate_that_is_damaged_before_the_swap_is_not_served(tmp_path: Pat
         assert box.replayed().exact
     assert "damaged" in failed.text
     assert box.noted("swap-failed")
+
+
+class LateShelf(Shelf):
+    """Admits its first candidate only when the window it belongs to has closed: just before, or just after it was recorded."""
+
+    recorded = False
+
+    def __init__(self, folder: DataFolder, store: Store, clock: Clock) -> None:
+        super().__init__(folder, store, clock)
+        self.swapping, self.closed = threading.Event(), threading.Event()
+
+    def admit(self, stream: str, version: str, quality: float | None) -> None:
+        first = not self.swapping.is_set()
+        if first and not self.recorded:
+            self.swapping.set()
+            self.closed.wait(30.0)
+        super().admit(stream, version, quality)
+        if first and self.recorded:
+            self.swapping.set()
+            self.closed.wait(30.0)
+
+
+class LateShelfAfter(LateShelf):
+    recorded = True
+
+
+@pytest.mark.parametrize("shelf", [LateShelf, LateShelfAfter])
+def test_a_window_that_ends_in_the_middle_of_a_swap_leaves_one_truth(tmp_path: Path, shelf: type[LateShelf]) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}, shelf=shelf) as box:
+        late = box.shelf
+        assert isinstance(late, LateShelf)
+        box.wait(late.swapping.is_set, "a swap is under way")
+        closed = len(box.runtime.outcomes)
+        box.wait_windows(closed + 1)
+        late.closed.set()
+
+        def one_truth() -> bool:
+            serving = box.store.serving()["a"].id
+            return serving == box.watched["a"].worker.version() == box.runtime.parts.engine.state.streams["a"].version
+
+        box.wait(one_truth, "database, worker and engine agree")
+        box.wait_frames("a")
+        box.wait_windows(closed + 2)
+        box.wait(one_truth, "and go on agreeing")
+        assert box.replayed().exact
+        assert box.shelf.detector(box.store.serving()["a"].id) is not None
 
 
 class Disk:
