@@ -42,6 +42,8 @@ from streams.url import SourceUrl
 
 log = logging.getLogger("driftbox")
 
+#: Most that one job is promised on CPU lanes: a thread cannot use more than a core, and needs some slack to catch up from stalls.
+JOB_MAX_PCT = 90.0
 #: Earlier windows whose labels a retraining may replay.
 REPLAY_WINDOWS = 5
 
@@ -68,6 +70,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         gate_frames=config.window.gate_frames, gate_margin=config.window.gate_margin, min_gain=config.scheduler.min_gain,
         golden_gpu_s=golden_cost_s, profile_epochs=config.window.profile_epochs,
         profile_data_frac=config.window.profile_data_frac, retrain=retrain_configs(config), speed=speed_of(config.gpus.capacity_pct),
+        job_max_pct=JOB_MAX_PCT,
     )  # fmt: skip
 
 

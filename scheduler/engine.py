@@ -75,6 +75,7 @@ Phase = Literal["idle", "prepare", "planned", "stopped"]
 class EngineConfig:
     """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
 
+    job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
     prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_max_frac: latest part of the window
     by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but never
     under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
@@ -87,6 +88,7 @@ class EngineConfig:
     first_window_s: float = 60.0
     capacity_pct: int = 100
     quantum_pct: int = 5
+    job_max_pct: float | None = None
     min_quality: float = 0.4
     prior_quality: float = 0.5
     policy: str = "thief-repeat"
@@ -649,7 +651,10 @@ class BoxEngine:
 
     def _prep_share(self) -> float:
         used = sum(s.infer_pct for s in self.state.streams.values() if s.live)
-        return self.config.capacity_pct - used
+        return self._usable(self.config.capacity_pct - used)
+
+    def _usable(self, share_pct: float) -> float:
+        return share_pct if self.config.job_max_pct is None else min(share_pct, self.config.job_max_pct)
 
     def _share_prep(self) -> None:
         """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
@@ -671,7 +676,7 @@ class BoxEngine:
                 shares[f"{stream.id}/infer"] = stream.infer_pct
             job = stream.running.job if stream.running else stream.gating
             if job and stream.train_pct > 0:
-                shares[job] = stream.train_pct
+                shares[job] = self._usable(stream.train_pct)
         if self.state.active is not None:
             shares[self.state.active.job] = self._prep_share()
         spare = self.config.capacity_pct - sum(shares.values())

@@ -13,7 +13,7 @@ import asyncio
 import json
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import yaml
 
 from configs.load import parse_config
 from configs.schema import BoxConfig
+from edge.evaluate.command import RETRAIN
 from edge.logs import set_up_logging
 from edge.wiring import Box, built
 from scheduler.commands import ReportWindow
@@ -48,11 +49,7 @@ class Watch:
 
 
 def config_for(options: argparse.Namespace, addresses: dict[str, str], data_dir: Path) -> BoxConfig:
-    retrain = [
-        {"name": "head", "epochs": 5, "layers_frac": 0.3, "lr": 5e-4},
-        {"name": "full-short", "epochs": 4, "lr": 4e-4},
-        {"name": "full-long", "epochs": 10, "lr": 4e-4},
-    ]
+    retrain = [asdict(config) for config in RETRAIN if config.name in options.retrain.split(",")]
     text = yaml.safe_dump(
         {
             "box": {"id": "real-run", "data_dir": str(data_dir)},
@@ -104,7 +101,11 @@ def report(box: Box, watch: Watch) -> dict[str, Any]:
         for outcome, _, _ in box.runtime.outcomes
     ]  # fmt: skip
     shares = {
-        kind: {"spans": len(values), "worst_pp": round(max(map(abs, values)), 2), "mean_pp": round(sum(values) / len(values), 2)}
+        kind: {
+            "spans": len(values),
+            "worst_pp": round(max(map(abs, values)), 2),
+            "mean_pp": round(sum(values) / len(values), 2),
+        }
         for kind, values in sorted(watch.deviations_pp.items())
     }
     swaps = [
@@ -148,11 +149,12 @@ def main() -> int:
     parser.add_argument("--edge", default="yolov8n@320")
     parser.add_argument("--golden", default="yolo26l@640")
     parser.add_argument("--policy", default="thief-repeat")
+    parser.add_argument("--retrain", default="half-short,half-long", help="configurations of `driftbox evaluate` to offer")
     parser.add_argument("--windows", type=int, default=3, help="windows to close after the first, which only collects samples")
-    parser.add_argument("--window-s", type=float, default=200.0)
+    parser.add_argument("--window-s", type=float, default=150.0)
     parser.add_argument("--fps", type=float, default=3.0)
-    parser.add_argument("--labels", type=int, default=20)
-    parser.add_argument("--gate", type=int, default=10)
+    parser.add_argument("--labels", type=int, default=18)
+    parser.add_argument("--gate", type=int, default=8)
     parser.add_argument("--prep-pct", type=int, default=60)
     parser.add_argument("--capacity-pct", type=int, default=150, help="100 is one core; leave room for decoding")
     parser.add_argument("--port", type=int, default=0, help="show the status page there")

@@ -130,6 +130,21 @@ def test_what_inference_does_not_need_goes_to_preparation_and_everything_is_acco
     assert shares.spare_pct == 0
 
 
+def test_no_learning_job_is_promised_more_than_it_can_use() -> None:
+    config = replace(ENGINE, capacity_pct=150, job_max_pct=90.0)
+    engine, commands = started(config)
+    shares = only(commands, SetShares)
+    assert dict(shares.shares_pct) == {"a/infer": 20, "b/infer": 20, "a/label/1": 90}
+    assert shares.spare_pct == 20
+    label(engine, "a/label/1", 5)
+    label(engine, "b/label/1", 10)
+    profile(engine, "a/profile/1", 15, 0.1)
+    commands = profile(engine, "b/profile/1", 20, 0.0)
+    shares = only(commands, SetShares)
+    assert dict(shares.shares_pct)["a/train/1"] == 90
+    assert sum(share for _, share in shares.shares_pct) + shares.spare_pct == 150
+
+
 def test_plan_starts_retrainings_with_shares_set_before() -> None:
     _, commands = planned()
     names = kinds(commands)
