@@ -28,8 +28,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("yolov8n", ("yolov8n", None)),
         ("yolov8n@320", ("yolov8n", 320)),
         ("/a/b.pt@480", ("/a/b.pt", 480)),
-        ("/home/me@box/b.pt", ("/home/me@box/b.pt", None)),
-        ("/home/me@12/b.pt", ("/home/me@12/b.pt", None)),
+        ("/srv/me@box/b.pt", ("/srv/me@box/b.pt", None)),
+        ("/srv/me@12/b.pt", ("/srv/me@12/b.pt", None)),
     ],
 )
 def test_sizes_in_names(name: str, expected: tuple[str, int | None]) -> None:
