@@ -320,6 +320,27 @@ def test_a_stalled_camera_gives_its_share_to_the_others_and_gets_it_back(tmp_pat
         assert box.replayed().exact
 
 
+def test_a_box_without_cameras_waits_for_some(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {}) as box:
+        box.wait_windows(2)
+        box.wait(lambda: box.status.status().ready, "it says that it is ready")
+        assert box.replayed().exact
+
+
+def test_cameras_that_are_away_at_the_start_are_learned_from_when_they_come(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake", "b": "fake"}) as box:
+        for camera in box.cameras.values():
+            camera.state = CameraState.STALLED
+        box.wait_for(ev.CameraHealth, "b")
+        box.wait_windows(1)
+        assert box.status.status().ready, "nothing to wait for"
+        box.cameras["b"].state = CameraState.LIVE
+        box.wait_for(ev.SwapDone, "b")
+        box.wait_frames("b")
+        assert not box.seen(ev.SwapDone, "a")
+        assert box.replayed().exact
+
+
 def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path) -> None:
     with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
         for offset_s in (-86_400.0, 3.15e7, 0.0):

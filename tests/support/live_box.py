@@ -39,7 +39,7 @@ T = TypeVar("T", bound=Event)
 WAIT_S = 60.0
 
 CONFIG = EngineConfig(
-    window_s=2.5, first_window_s=1.0, capacity_pct=100, label_frames=20, gate_frames=10, min_quality=0.0, prep_max_frac=0.6,
+    window_s=2.0, first_window_s=0.8, capacity_pct=100, label_frames=20, gate_frames=10, min_quality=0.0, prep_max_frac=0.6,
     profile_epochs=2, profile_data_frac=1.0, golden_gpu_s=0.001,
     retrain=(RetrainConfig(name="quick", epochs=4, batch=4, lr=0.1),),
 )  # fmt: skip
