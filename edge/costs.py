@@ -122,8 +122,20 @@ def _median_cost(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def measure_costs(edge: Detector, golden: Detector, images: Sequence[np.ndarray], *, head_frac: float = 0.3) -> CostProfile:
-    """Runs the real models on real images on this machine. images: at least one, uint8 (H, W, 3)."""
-    image = images[0]
+    """Runs the real models on real images on this machine; the mean over the images, because a network's work follows their shape.
+    images: at least one, uint8 (H, W, 3)."""
+    if not len(images):
+        raise ValueError("measure_costs needs at least one image")
+    per_image = [_measured(edge, golden, image, head_frac) for image in images]
+    means = {
+        f.name: float(np.mean([getattr(c, f.name) for c in per_image]))
+        for f in fields(CostProfile)
+        if f.name.endswith("_gpu_s")
+    }
+    return replace(per_image[0], **means)
+
+
+def _measured(edge: Detector, golden: Detector, image: np.ndarray, head_frac: float) -> CostProfile:
     labels = golden.predict([image])[0]
     return CostProfile(
         infer_gpu_s=_median_cost(lambda: edge.predict([image])),

@@ -20,6 +20,7 @@ from edge.evaluate.trace import trace_of
 from edge.footage import Footage, footage_of_videos, load_scenario
 from edge.memo import Memo
 from models.detector import Detector
+from models.labelled import spread
 from models.zoo import load_detector
 from scheduler.registry import expand_list
 from scheduler.types import RetrainConfig
@@ -33,6 +34,8 @@ RETRAIN: tuple[RetrainConfig, ...] = (
 )
 #: Footage needs at least so many frames per window: some to judge by, some to learn from.
 MIN_FRAMES_PER_WINDOW = 4
+#: Costs are measured on one picture of at most so many streams.
+COST_STREAMS = 4
 Log = Callable[[str], None]
 
 
@@ -139,9 +142,9 @@ def _costs(path: Path | None, edge: Detector, golden: Detector, footage: Sequenc
     if path is not None:
         return load_costs(path).scaled(gpu_speed)
     longest_px = max(edge.spec.input_px, golden.spec.input_px)
-    first = footage[0]
-    images = first.load([0, first.frames // 2], longest_px=longest_px)
-    return measure_costs(edge, golden, [images[max(images)]]).scaled(gpu_speed)
+    chosen = [footage[i] for i in spread(len(footage), COST_STREAMS)]
+    loaded = [stream.load([0, stream.frames // 2], longest_px=longest_px) for stream in chosen]
+    return measure_costs(edge, golden, [images[max(images)] for images in loaded if images]).scaled(gpu_speed)
 
 
 def _with_names(policy: str, fixed: dict[str, str]) -> str:
