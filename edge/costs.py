@@ -127,7 +127,7 @@ def measure_costs(edge: Detector, golden: Detector, images: Sequence[np.ndarray]
     if not len(images):
         raise ValueError("measure_costs needs at least one image")
     per_image = [_measured(edge, golden, image, head_frac) for image in images]
-    means = {
+    means: dict[str, Any] = {
         f.name: float(np.mean([getattr(c, f.name) for c in per_image]))
         for f in fields(CostProfile)
         if f.name.endswith("_gpu_s")
