@@ -1,6 +1,7 @@
 """Work done once, keyed by content: golden labels, predictions, trials and trained models of `evaluate`, in memory and on disk.
 
-A key is the SHA-256 of everything the result depends on, so nothing is ever stale; deleting the folder only costs time.
+A key is the SHA-256 of all data and settings that the result depends on, but not of the code: after an update of Driftbox that changes
+detectors or training, use a new folder. Deleting it only costs time.
 """
 
 from __future__ import annotations
