@@ -82,7 +82,8 @@ def free_port() -> int:
 def kill_rounds(
     folder: Path, *, rounds: int, seed: int, most_s: float = 8.0, say: Callable[[str], None] = print
 ) -> list[Round]:
-    """Runs and kills a box `rounds` times. Raises AssertionError naming the round in which something was wrong."""
+    """Runs and kills a box `rounds` times, then lets it close a window. Raises AssertionError naming the round in which something was
+    wrong."""
     chance = random.Random(seed)
     data_dir, port = folder / "data", free_port()
     config = folder / "box.yaml"
@@ -115,7 +116,21 @@ def kill_rounds(
         )
         when = f"{lived_s:.1f} s after {'its start' if starting else 'it was ready'}"
         say(f"round {number}: killed {when}; {admitted} models admitted, {windows} windows closed so far")
+    _goes_on(config, folder / "box-last.log", port)
+    say("the last start closed a window and stopped when it was told to")
     return done
+
+
+def _goes_on(config: Path, log: Path, port: int) -> None:
+    """After all the kills the box still does its work."""
+    box = _start(config, log)
+    try:
+        _wait_status(box, port, log, lambda status: bool(status["outcomes"]), "a window closes")
+        box.send_signal(signal.SIGINT)
+        assert box.wait(timeout=60) == 0, log.read_text()[-3000:]
+    finally:
+        box.kill()
+        box.wait()
 
 
 def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -126,18 +141,24 @@ def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_ready(box: subprocess.Popen[bytes], port: int, log: Path) -> dict[str, Any]:
+    return _wait_status(box, port, log, lambda status: bool(status["ready"]), "the box is ready")
+
+
+def _wait_status(
+    box: subprocess.Popen[bytes], port: int, log: Path, wanted: Callable[[dict[str, Any]], bool], what: str
+) -> dict[str, Any]:
     deadline_s = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline_s:
-        assert box.poll() is None, f"the box did not start:\n{log.read_text()[-3000:]}"
+        assert box.poll() is None, f"the box ended by itself:\n{log.read_text()[-3000:]}"
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/status", timeout=5) as answer:
                 status: dict[str, Any] = json.load(answer)
-                if status["ready"]:
+                if wanted(status):
                     return status
         except OSError:
             pass
         time.sleep(0.2)
-    raise AssertionError(f"the box was not ready after {START_WITHIN_S:.0f} s:\n{log.read_text()[-3000:]}")
+    raise AssertionError(f"not within {START_WITHIN_S:.0f} s: {what}:\n{log.read_text()[-3000:]}")
 
 
 def killed_database(data_dir: Path) -> sqlite3.Connection:
