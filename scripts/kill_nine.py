@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.kill_rounds import kill_rounds  # noqa: E402  (the tests' own harness, so that both do the same)
+from tests.support.kill_rounds import kill_rounds
 
 
 def main() -> int:
