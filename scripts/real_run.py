@@ -38,12 +38,12 @@ class Watch:
 
     closed: int = 0
     deviations_pp: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    promised: dict[str, float] = field(default_factory=dict)
 
     def look(self, box: Box) -> None:
         for job, report in box.runtime.parts.backend.report(SPAN_S).items():
-            steady = self.promised.get(job) == report.promised_pct and report.span_s >= SPAN_S - 0.01
-            self.promised[job] = report.promised_pct
+            now_pct = box.runtime.shares_pct.get(job, 0.0)
+            # Only spans over which the promise was one and the same say whether it was kept.
+            steady = abs(report.promised_pct - now_pct) < 0.1 and report.span_s >= SPAN_S - 0.01
             if steady and report.promised_pct > 0 and report.backlogged_frac >= BACKLOGGED_FRAC:
                 self.deviations_pp[job.split("/")[1]].append(report.received_pct - report.promised_pct)
 
