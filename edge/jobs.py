@@ -165,14 +165,15 @@ def _quality_steps(
 
 def profile_steps(
     samples: Samples, serving: Detector, *, stream: str, window: int, configs: Sequence[RetrainConfig], epochs: int,
-    data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], yield_point: YieldPoint = no_yield,
+    data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], scoring: Scoring,
+    yield_point: YieldPoint = no_yield,
 ) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:  # fmt: skip
     """Micro-profiling trials of one camera; returns (trials, labelled frames a full retraining would use)."""
     train = samples.labelled(stream, [window], "train")
     holdout = samples.labelled(stream, [window], "holdout")
     trials = yield from microprofile(
         serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed,
-        timer=timer, yield_point=yield_point,
+        timer=timer, yield_point=yield_point, score_min=scoring.score_min, iou_min=scoring.iou_min,
     )  # fmt: skip
     return trials, len(train)
 

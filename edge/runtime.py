@@ -444,6 +444,7 @@ class BoxRuntime:
                     self.parts.samples, self.parts.shelf.detector(command.version), stream=command.stream,
                     window=command.window, configs=command.configs, epochs=command.epochs, data_frac=command.data_frac,
                     budget_gpu_s=command.budget_gpu_s, seed=self._seed(command.job), timer=cpu_s,
+                    scoring=self.parts.scoring,
                     yield_point=lane.checkpoint,
                 ),
                 lane,

@@ -175,7 +175,7 @@ class EvaluateWorld:
                 jobs.profile_steps(
                     self.samples, self._studio.detector(command.version), stream=command.stream, window=command.window,
                     configs=[config], epochs=command.epochs, data_frac=command.data_frac, budget_gpu_s=float("inf"),
-                    seed=self._options.seed, timer=lambda: 0.0,
+                    seed=self._options.seed, timer=lambda: 0.0, scoring=self._options.scoring,
                 )
             )  # fmt: skip
             found = {"quality": list(trials[0].quality), "n_profiled": trials[0].n_profiled, "n_total": trials[0].n_total}
