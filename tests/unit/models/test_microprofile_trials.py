@@ -1,4 +1,4 @@
-"""Micro-profiling runs and golden labelling: what is measured, in which order, within which budget."""
+"""Micro-profiling runs: what is measured, in which order, within which budget."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 
 from configs.errors import JobError
 from models.detector import YieldPoint
-from models.evaluate import f1
 from models.fake import FakeDetector, scripted_image
-from models.golden import GoldenLabeller
 from models.labelled import LabelledImage, predicted
 from models.microprofile_run import microprofile, sample_size
 from scheduler.types import Detections, ProfileTrial, RetrainConfig
@@ -177,44 +175,3 @@ def test_sample_size_respects_all_three_bounds() -> None:
     assert sample_size(config, 1000, 0.1, n_min=8) == 50
     assert sample_size(config, 40, 0.1, n_min=8) == 8
     assert sample_size(config, 10, 0.1, n_min=8) == 5
-
-
-# --- golden -------------------------------------------------------------------------------------------------------------
-
-
-def test_labels_come_one_by_one_with_their_cost() -> None:
-    golden = Ticking([0.0], skill=1.0)
-    labeller = GoldenLabeller(golden, timer=lambda: golden.clock[0])
-    images = [sample.image for sample in TRAIN[:3]]
-    assert labeller.cost_gpu_s is None
-    assert labeller.affordable(10.0) is None
-    steps = labeller.label(iter(images))
-    first = next(steps)
-    assert first.cost_gpu_s == pytest.approx(PREDICT_S)
-    assert golden.clock[0] == pytest.approx(PREDICT_S), "the second image is not looked at yet"
-    found = [first, *steps]
-    for label, sample in zip(found, TRAIN, strict=False):
-        assert f1([(label.labels, sample.labels)]) == 1.0
-    assert labeller.cost_gpu_s == pytest.approx(PREDICT_S)
-    assert labeller.affordable(1.1) == 4
-    assert labeller.affordable(0.01) == 1
-
-
-def test_weak_detections_are_no_labels() -> None:
-    unsure = FakeDetector(skill=0.5)  # what it misses it reports elsewhere, with scores of 0.3 to 0.4
-    image = TRAIN[0].image
-    weak = GoldenLabeller(unsure, timer=lambda: 0.0, score_min=0.25)
-    strong = GoldenLabeller(unsure, timer=lambda: 0.0, score_min=0.45)
-    n_weak, n_strong = (len(next(labeller.label([image])).labels) for labeller in (weak, strong))
-    assert n_strong < n_weak
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        GoldenLabeller(unsure, timer=lambda: 0.0, score_min=1.0)
-
-
-def test_labelling_can_be_cancelled_inside_a_frame() -> None:
-    def cancelled() -> None:
-        raise JobError("cancelled", code="cancelled")
-
-    labeller = GoldenLabeller(FakeDetector(), timer=lambda: 0.0)
-    with pytest.raises(JobError):
-        next(labeller.label([TRAIN[0].image], yield_point=cancelled))
