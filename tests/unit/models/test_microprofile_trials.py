@@ -10,6 +10,7 @@ import torch
 
 from configs.errors import JobError
 from models.detector import YieldPoint
+from models.evaluate import f1
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage, predicted
 from models.microprofile_run import microprofile, sample_size
