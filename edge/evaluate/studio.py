@@ -95,6 +95,7 @@ class Studio:
         self.done = Work()
         self._detectors: dict[str, Detector] = {self.base_version: edge}
         self._images: dict[tuple[str, int], np.ndarray] = {}
+        self._index_of: dict[tuple[str, int], int] = {}
         self._digests: dict[tuple[str, int], str] = {}
         self._golden: dict[tuple[str, int], Detections] = {}
         self._counts: dict[tuple[str, str, int, int], np.ndarray] = {}
@@ -120,6 +121,7 @@ class Studio:
         for index in sorted(wanted):
             # A file may claim more frames than it holds: the nearest earlier picture stands in.
             nearest = self._images[stream, index] = found.get(index, nearest)
+            self._index_of[stream, id(nearest)] = index
         self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
 
     def bounds(self, stream: str, window: int) -> tuple[int, int]:
@@ -146,6 +148,10 @@ class Studio:
 
     def image(self, stream: str, index: int) -> np.ndarray:
         return self._images[stream, index]
+
+    def index_of(self, stream: str, image: np.ndarray) -> int:
+        """The frame that `image` (one of `image(...)`'s own arrays) shows."""
+        return self._index_of[stream, id(image)]
 
     def digest(self, stream: str, index: int) -> str:
         """What identifies a frame's pixels, for memoised work."""
@@ -187,12 +193,13 @@ class Studio:
         key = (stream, version, index, age)
         if key not in self._counts:
             scoring = self.options.scoring
-            shown = self._predict(stream, version, max(0, index - age))
+            shown = self.predictions(stream, version, max(0, index - age))
             found = match_counts(shown, self.truth(stream, index), iou_min=scoring.iou_min, score_min=scoring.score_min)
             self._counts[key] = np.array([found.tp, found.fp, found.fn], dtype=float)
         return self._counts[key]
 
-    def _predict(self, stream: str, version: str, index: int) -> Detections:
+    def predictions(self, stream: str, version: str, index: int) -> Detections:
+        """What a version finds in a frame, from the edge's score threshold on: from the memo, or the model."""
         score_min = self.options.scoring.score_min
         key = key_of("predict", version, self.digest(stream, index), score_min)
         found = self.memo.detections(key)
@@ -303,16 +310,21 @@ class StudioSamples:
         return key_of(self._studio.golden_version, digests, self._options.scoring.golden_score_min)
 
 
-class GoldenFromMemo:
-    """The golden model as the jobs see it, answered from the studio's labels."""
+class FromMemo:
+    """A detector as the labelling and gate jobs see it, answered from the studio's memory of one stream: the golden model (version
+    None) or a served one. It only predicts."""
 
-    def __init__(self, studio: Studio, stream: str) -> None:
-        self.spec = studio.golden.spec
-        self._studio, self._stream = studio, stream
-        self._index = {id(image): index for (name, index), image in studio._images.items() if name == stream}
+    def __init__(self, studio: Studio, stream: str, version: str | None = None) -> None:
+        self.spec = studio.golden.spec if version is None else studio.detector(version).spec
+        self._studio, self._stream, self._version = studio, stream, version
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
-        return [self._studio.golden_labels(self._stream, self._index[id(image)]).above(score_min) for image in images]
+        return [self._found(self._studio.index_of(self._stream, image)).above(score_min) for image in images]
+
+    def _found(self, index: int) -> Detections:
+        if self._version is None:
+            return self._studio.golden_labels(self._stream, index)
+        return self._studio.predictions(self._stream, self._version, index)
 
 
 def f1_of(counts: np.ndarray) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from configs.errors import JobError
 from edge import jobs
 from edge.costs import CostProfile
-from edge.evaluate.studio import GoldenFromMemo, Studio, StudioSamples, f1_of, key_of
+from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from models.detector import Detector
 from models.microprofile_run import sample_size
 from scheduler.commands import (
@@ -82,7 +82,6 @@ class EvaluateWorld:
         }
         self.timeline: dict[str, list[Stretch]] = {s: [] for s in studio.footage}
         self.record = Record()
-        self._goldens: dict[str, Detector] = {}
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ class EvaluateWorld:
             self.samples.now_s = at_s
             result = jobs.run_at_once(
                 jobs.label_steps(
-                    self.samples, self._golden(command.stream), self._studio.detector(command.version),
+                    self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     stream=command.stream, window=command.window, frames=command.frames,
                     holdout_frac=command.holdout_frac, scoring=self._options.scoring,
                 )
@@ -249,8 +248,8 @@ class EvaluateWorld:
             self.samples.now_s = at_s  # it judges what had been captured when it began
             result = jobs.run_at_once(
                 jobs.gate_steps(
-                    self.samples, self._golden(command.stream), self._studio.detector(command.version),
-                    self._studio.detector(command.candidate), stream=command.stream, window=command.window,
+                    self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
+                    self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring,
                     holdout_frac=holdout_frac,
                 )
@@ -272,10 +271,9 @@ class EvaluateWorld:
 
         return Work(gpu_s=max(cost, 1e-6), finish=finish)
 
-    def _golden(self, stream: str) -> Detector:
-        if stream not in self._goldens:
-            self._goldens[stream] = GoldenFromMemo(self._studio, stream)  # type: ignore[assignment]  # it only predicts
-        return self._goldens[stream]
+    def _remembered(self, stream: str, version: str | None = None) -> Detector:
+        """The golden model (None) or a version, for jobs that only predict."""
+        return FromMemo(self._studio, stream, version)  # type: ignore[return-value]
 
     # --- the truth ----------------------------------------------------------------------------------------------------
 
