@@ -49,9 +49,7 @@ class Detections:
 
     @staticmethod
     def empty() -> Detections:
-        return Detections(
-            xyxy=np.zeros((0, 4), np.float32), score=np.zeros(0, np.float32), class_id=np.zeros(0, np.int64)
-        )
+        return Detections(xyxy=np.zeros((0, 4), np.float32), score=np.zeros(0, np.float32), class_id=np.zeros(0, np.int64))
 
     def above(self, score_min: float) -> Detections:
         """The detections whose score is at least `score_min`."""

@@ -1,6 +1,6 @@
 """100 random `kill -9` during a run: 100 clean restarts, or the round in which one was not.
 
-    .venv/bin/python scripts/kill_nine.py [--rounds 100] [--seed 1]
+.venv/bin/python scripts/kill_nine.py [--rounds 100] [--seed 1]
 """
 
 from __future__ import annotations
