@@ -490,7 +490,8 @@ class BoxRuntime:
                 jobs.gate_steps(
                     self.parts.samples, self.parts.golden.clone(), shelf.detector(command.version),
                     shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
-                    scoring=self.parts.scoring, yield_point=lane.checkpoint,
+                    holdout_frac=self.parts.engine.config.holdout_frac, scoring=self.parts.scoring,
+                    yield_point=lane.checkpoint,
                 ),
                 lane,
             )  # fmt: skip
