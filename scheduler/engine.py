@@ -460,7 +460,7 @@ class BoxEngine:
         stream = state.streams[event.stream]
         self._learn_delivery(state.active, event.at_s, event.gpu_s)
         options = microprofile.options(event.trials, self.config.retrain, n_train=event.n_train)
-        floor = (stream.quality or 0.0) + self.config.min_gain
+        floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
         stream.options = tuple(self._priced(o) for o in options if o.end_quality > floor)
         state.active = None
         self._next_prep(event.at_s)

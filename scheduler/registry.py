@@ -64,10 +64,12 @@ def make_policy(name: str) -> Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a policy must be given. labels: golden labels to train on; profiles: predicted end quality and cost per option."""
+    """What a policy must be given. labels: golden labels to train on; profiles: predicted end quality and cost per option;
+    useless: also options that are predicted to help nothing (a uniform policy retrains whether it helps or not)."""
 
     labels: bool
     profiles: bool
+    useless: bool = False
 
 
 def needs(name: str) -> Needs:
@@ -77,7 +79,7 @@ def needs(name: str) -> Needs:
     if policy is no_retrain:
         return Needs(labels=False, profiles=False)
     if isinstance(policy, partial):
-        return Needs(labels=True, profiles=policy.keywords["config"] in (HIGH, LOW))
+        return Needs(labels=True, profiles=policy.keywords["config"] in (HIGH, LOW), useless=True)
     return Needs(labels=True, profiles=True)
 
 

@@ -319,6 +319,14 @@ def test_a_fixed_configuration_needs_labels_but_no_profile() -> None:
     assert {c.stream for c in commands if isinstance(c, StartRetraining)} == {"a", "b"}
 
 
+@pytest.mark.parametrize(("policy", "retrains"), [("uniform(high,50)", True), ("thief-repeat", False)])
+def test_only_a_uniform_policy_retrains_what_helps_nothing(policy: str, retrains: bool) -> None:
+    engine, _ = started(replace(ENGINE, policy=policy), cameras=("a",))
+    label(engine, "a/label/1", 5)
+    commands = profile(engine, "a/profile/1", 10, gain=0.0)
+    assert bool([c for c in commands if isinstance(c, StartRetraining)]) is retrains
+
+
 def test_progress_of_a_running_job_shrinks_what_the_planner_thinks_it_still_costs() -> None:
     engine, _ = planned()
     running = engine.state.streams["a"].running
