@@ -6,6 +6,7 @@ Lowest layer, because samples (`streams`), versions (`models`) and the data fold
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -41,13 +42,19 @@ def write_all(fd: int, data: bytes, write: Write = os.write) -> None:
         view = view[write(fd, bytes(view)) :]
 
 
-def fsync_folder(folder: Path) -> None:
-    """Makes renames inside `folder` survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
+def fsync_path(path: Path) -> None:
+    """Brings a file to the disk; of a folder: makes renames inside it survive a power cut."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def temp_path(path: Path) -> Path:
@@ -77,7 +84,7 @@ def atomic_write(path: Path, data: bytes, *, durable: bool = True, write: Write 
                 part.unlink(missing_ok=True)
             raise
         if durable:
-            fsync_folder(path.parent)
+            fsync_path(path.parent)
 
 
 def _from_os(error: OSError, subject: str) -> StorageError:

@@ -35,7 +35,7 @@ class Shelf:
     def ensure(self, camera: str, model: str) -> ModelVersion:
         """The camera's serving version; its first one is made from `model` (a zoo name or weights path) when it has none, or when
         the configuration now names another architecture."""
-        serving = self._store.serving().get(camera)
+        serving = self._store.serving(camera).get(camera)
         if serving is not None and self._same_arch(serving, model):
             return serving
         detector = load_detector(model)
@@ -44,7 +44,7 @@ class Shelf:
         return version
 
     def serving_version(self, camera: str) -> ModelVersion:
-        return self._store.serving()[camera]
+        return self._store.serving(camera)[camera]
 
     def detector(self, version: str) -> Detector:
         """A fresh detector with the version's weights, checked against their checksum."""
@@ -84,7 +84,7 @@ class Shelf:
                 created_utc=m.created_utc, quality=m.version.quality, serving=m.state is ModelState.SERVING,
                 admitted=m.state in (ModelState.SERVING, ModelState.RETIRED, ModelState.ADMITTED),
             )
-            for m in reversed(self._store.models()[-limit:])
+            for m in reversed(self._store.models(newest=limit))
         ]  # fmt: skip
 
     def _keep(

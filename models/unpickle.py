@@ -25,7 +25,8 @@ import safetensors.torch
 import torch
 
 from configs.errors import WeightsError
-from models.weights import CACHE_VARIABLE, cache_dir, sha256_of
+from configs.files import sha256_of
+from models.weights import CACHE_VARIABLE, cache_dir
 
 
 class _Node:

@@ -21,8 +21,8 @@ import safetensors.torch
 import torch
 
 from configs.errors import WeightsError
+from configs.files import fsync_path, sha256_of
 from models.detector import DetectorSpec
-from models.weights import sha256_of
 from scheduler.types import RetrainConfig
 
 MODEL_FILE = "model.safetensors"
@@ -67,12 +67,12 @@ def save_version(folder: Path, manifest: Manifest, state: Mapping[str, torch.Ten
     weights = folder / MODEL_FILE
     meta = {"arch": manifest.spec.arch, "input_px": str(manifest.spec.input_px), "version": manifest.id}
     weights.write_bytes(safetensors.torch.save(dict(state), metadata=meta))
-    _to_disk(weights)
+    fsync_path(weights)
     digest = sha256_of(weights)
     text = json.dumps(_as_json(manifest, digest), indent=2, sort_keys=True)
     (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
-    _to_disk(folder / MANIFEST_FILE)
-    _to_disk(folder)
+    fsync_path(folder / MANIFEST_FILE)
+    fsync_path(folder)
     return digest
 
 
@@ -90,7 +90,7 @@ def write_version(root: Path, manifest: Manifest, state: Mapping[str, torch.Tens
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    _to_disk(final.parent)
+    fsync_path(final.parent)
     return final
 
 
@@ -160,14 +160,6 @@ def _from_json(data: dict[str, Any]) -> Manifest:
         quality=dict(data.get("quality", {})),
         **{name: data[name] for name in known},
     )
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _damaged(folder: Path, why: str) -> WeightsError:

@@ -6,7 +6,6 @@ published one (pinned SHA-256); a file given by *path* is taken as it is, so tha
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import urllib.error
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import WeightsError
+from configs.files import sha256_of
 
 FOLDER_VARIABLE = "DRIFTBOX_WEIGHTS"
 CACHE_VARIABLE = "DRIFTBOX_CACHE"
@@ -75,15 +75,6 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(environ[CACHE_VARIABLE])
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "driftbox"
-
-
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def locate(

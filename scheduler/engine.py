@@ -145,7 +145,6 @@ class StreamState:
     retrained: str | None = None
     admitted: bool = False
     note: str = ""
-    labelled: int = 0
     integral: float = 0.0  # of shown quality over time since `planned_s`
     integral_since_s: float = 0.0
 
@@ -434,11 +433,9 @@ class BoxEngine:
         if state.active is None or state.active.job != event.job:
             return
         stream = state.streams[event.stream]
-        labelled = event.train + event.holdout
         if event.golden_gpu_s is not None:
             state.golden_gpu_s = event.golden_gpu_s
         self._learn_delivery(state.active, event.at_s, event.gpu_s)
-        stream.labelled = labelled
         if event.quality is not None:
             stream.quality = stream.start_quality = event.quality
         if self._needs.profiles and event.train and event.quality is not None:
@@ -753,7 +750,7 @@ def _remaining_gpu_s(running: Running) -> float:
 def _reset_for_window(stream: StreamState) -> None:
     stream.options, stream.running, stream.gating, stream.candidate = (), None, None, None
     stream.candidate_quality, stream.done, stream.retrained, stream.admitted = None, False, None, False
-    stream.start_quality, stream.predicted, stream.note, stream.labelled = None, None, "", 0
+    stream.start_quality, stream.predicted, stream.note = None, None, ""
     stream.train_pct = 0.0
 
 

@@ -14,7 +14,6 @@ that; so a row means complete files, and a folder without a row is either an unf
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import StorageError
-from configs.files import TEMP_PREFIX, fsync_folder, full, storage_errors
+from configs.files import TEMP_PREFIX, fsync_path, full, sha256_of, storage_errors
 from configs.units import is_camera_id
 from edge.store.store import ModelState, Store, StoredModel
 from scheduler.types import ModelVersion
@@ -123,10 +122,10 @@ class DataFolder:
                 part.mkdir(parents=True)
                 yield part
                 for path in part.iterdir():
-                    _fsync_file(path)
-                fsync_folder(part)
+                    fsync_path(path)
+                fsync_path(part)
                 os.rename(part, final)
-                fsync_folder(final.parent)
+                fsync_path(final.parent)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
@@ -226,7 +225,7 @@ def check_version(folder: Path, deep: bool) -> str | None:
         return f"its manifest cannot be read: {error}"
     if len(weights) != 1 or weights[0].stat().st_size == 0:
         return "its weights are missing"
-    if deep and _sha256(weights[0]) != manifest.get("sha256"):
+    if deep and sha256_of(weights[0]) != manifest.get("sha256"):
         return "its weights do not have the checksum of the manifest"
     return None
 
@@ -277,16 +276,3 @@ def _lock(root: Path) -> int:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
-
-
-def _fsync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -180,9 +180,11 @@ class Store:
             db.execute("INSERT OR REPLACE INTO serving VALUES (?, ?, ?)", (stream, model, at_utc))
             return previous
 
-    def serving(self) -> dict[str, ModelVersion]:
-        """The serving version of every stream that has one."""
-        rows = self._rows("SELECT m.* FROM serving s JOIN models m ON m.id = s.version ORDER BY s.stream")
+    def serving(self, stream: str | None = None) -> dict[str, ModelVersion]:
+        """The serving version of every stream that has one, or of `stream` alone."""
+        where, values = ("WHERE s.stream = ?", [stream]) if stream is not None else ("", [])
+        sql = f"SELECT m.* FROM serving s JOIN models m ON m.id = s.version {where} ORDER BY s.stream"
+        rows = self._rows(sql, values)
         return {row["stream"]: _version(row) for row in rows}
 
     def model(self, model: str) -> StoredModel:
@@ -192,10 +194,11 @@ class Store:
             raise KeyError(model)
         return _stored_model(rows[0])
 
-    def models(self, stream: str | None = None) -> list[StoredModel]:
-        """All versions, oldest first (in the order they were added: the wall clock may jump)."""
-        where, values = ("WHERE stream = ?", (stream,)) if stream is not None else ("", ())
-        return [_stored_model(r) for r in self._rows(f"SELECT * FROM models {where} ORDER BY rowid", values)]
+    def models(self, stream: str | None = None, *, newest: int = -1) -> list[StoredModel]:
+        """Versions, oldest first (in the order they were added: the wall clock may jump). newest: only so many; -1: all."""
+        where, values = ("WHERE stream = ?", [stream]) if stream is not None else ("", [])
+        rows = self._rows(f"SELECT * FROM models {where} ORDER BY rowid DESC LIMIT ?", [*values, newest])
+        return [_stored_model(r) for r in reversed(rows)]
 
     # --- windows, quality, notes --------------------------------------------------------------------------------------
 

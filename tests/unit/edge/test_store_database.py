@@ -72,6 +72,18 @@ def test_streams_do_not_touch_each_other(store: Store) -> None:
     assert [m.version.id for m in store.models("a")] == ["a1"]
 
 
+def test_one_stream_and_the_newest_versions_can_be_asked_for_alone(store: Store) -> None:
+    for number in range(1, 4):
+        for stream in ("a", "b"):
+            store.add_model(version(f"{stream}{number}", stream), at_utc=float(-number))  # the wall clock runs backwards
+    store.serve("a2", at_utc=1.0)
+    store.serve("b3", at_utc=1.0)
+    assert {stream: v.id for stream, v in store.serving("a").items()} == {"a": "a2"}
+    assert store.serving("c") == {}
+    assert [m.version.id for m in store.models(newest=3)] == ["b2", "a3", "b3"]
+    assert [m.version.id for m in store.models("a", newest=2)] == ["a2", "a3"]
+
+
 @given(moves=st.lists(st.tuples(st.sampled_from(["v1", "v2", "w1"]), st.sampled_from(ModelState)), max_size=12))
 @settings(max_examples=20, deadline=None)
 def test_any_sequence_of_moves_keeps_the_invariants(tmp_path_factory: pytest.TempPathFactory, moves) -> None:  # type: ignore[no-untyped-def]
