@@ -92,22 +92,29 @@ class RetrainConfig:
 @dataclass(frozen=True, kw_only=True)
 class KnobProfile:
     """An inference configuration (Ekya's lambda). demand_pct: GPU share it needs to keep up with the camera;
-    quality_frac: what it keeps of the model's quality (1.0 = full). fps/height_px: what the runtime sets (0 = as the camera)."""
+    quality_frac: what it keeps of the model's quality (1.0 = full). fps/height_px: what the runtime sets (0 = as the camera).
+    memory_mib: GPU memory the inference job holds while it runs with these knobs."""
 
     name: str
     demand_pct: float
     quality_frac: float
     fps: float = 0.0
     height_px: int = 0
+    memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainOption:
-    """A retraining as the planner sees it: predicted end_quality (0-1) for cost_gpu_s GPU-seconds at 100 pct."""
+    """A retraining as the planner sees it: predicted end_quality (0-1) for cost_gpu_s GPU-seconds at 100 pct.
+
+    quality_sd: standard deviation of the error of end_quality (0: taken as exact; see `scheduler.ekya.calibration`).
+    memory_mib: GPU memory the training job holds from its start to its end, also while it is paused."""
 
     name: str
     end_quality: float
     cost_gpu_s: float
+    quality_sd: float = 0.0
+    memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +130,20 @@ class StreamView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One device. capacity_pct: what of it may be given out; memory_mib: what jobs may hold of its memory, None: not limited."""
+
+    id: str
+    capacity_pct: int = 100
+    memory_mib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The only input of a plan: complete, serialisable. remaining_s is T' (window seconds minus overhead already spent).
-    speed: measured relative throughput at a share, (pct, factor) points, linear between, s(100)=1; empty = proportional."""
+    speed: measured relative throughput at a share, (pct, factor) points, linear between, s(100)=1; empty = proportional.
+    train_max_pct: largest share that one retraining can turn into speed, None: no limit.
+    gpus: the devices behind capacity_pct (their sum); empty: one pool that any job may share, memory not limited."""
 
     remaining_s: float
     capacity_pct: int
@@ -134,6 +152,8 @@ class Snapshot:
     streams: tuple[StreamView, ...]
     estimate: Literal["static", "hand-back"] = "static"
     speed: tuple[tuple[float, float], ...] = ()
+    train_max_pct: int | None = None
+    gpus: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +170,26 @@ class StreamPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Part of a job's share on one device. A job's share below 100 lies on one device; a larger one may take several."""
+
+    stream: str
+    kind: Literal["infer", "train"]
+    gpu: str
+    share_pct: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Shares of all streams; sum of shares + spare_pct = capacity_pct, always (`check`)."""
+    """Shares of all streams; sum of shares + spare_pct = capacity_pct, always (`check`). placement: where each share lies, in stream
+    order; empty when the snapshot names no devices. steps: allocations looked at."""
 
     policy: str
     streams: tuple[StreamPlan, ...]
     spare_pct: int
     expected_quality: float
     steps: int = 0
+    placement: tuple[Placement, ...] = ()
 
     def check(self, capacity_pct: int) -> None:
         total = self.spare_pct + sum(s.infer_pct + s.train_pct for s in self.streams)
@@ -179,6 +211,21 @@ class ProfileTrial:
     gpu_s_per_epoch: float
     n_profiled: int
     n_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """A prediction and what came of it: one retraining that reached its gate. Qualities (0-1) are of the new model on labels of the
+    window it was made for; start_quality: of the model it started from; predicted_*: as the profiler said, before any correction."""
+
+    stream: str
+    window: int
+    option: str
+    start_quality: float
+    predicted_quality: float
+    realised_quality: float
+    predicted_gpu_s: float
+    realised_gpu_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,47 +1,27 @@
-"""`driftbox decide SYSTEM`: JSON in, JSON out, through the same pure code that the box runs. One documented schema per system.
-
-The scheduler has no clock, so `plan_ms` is measured with the clock the caller hands in and is null without one.
-"""
+"""`driftbox decide ekya`: plan one window. Input and answer as docs/decide.md describes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from configs.errors import ConfigError, UsageError
+from configs.errors import UsageError
+from scheduler.decide.inputs import Clock, Name, Quality, Strict, WholePct, no_doubles, parse
 from scheduler.ekya.estimate import SpeedCurve, duration_s, speed_problems
 from scheduler.ekya.optimal import optimal
 from scheduler.registry import known_policies, make_policy
 from scheduler.types import KnobProfile, RetrainOption, Snapshot, StreamPlan, StreamView
 
-M = TypeVar("M", bound=BaseModel)
-
-#: Seconds of any monotonic clock.
-Clock = Callable[[], float]
-
 #: The exact plan's tables grow with the square of this.
 MAX_QUANTA = 2000
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-#: JSON knows one kind of number: 300.0 is a whole percent too (but true is not).
-WholePct = Annotated[int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
-Quality = Annotated[float, Field(ge=0, le=1)]
-
-
-class _Strict(BaseModel):
-    """Unknown keys, numbers in quotes, NaN and infinity are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
 # --- ekya: input ------------------------------------------------------------------------------------------------------
 
 
-class WindowInput(_Strict):
+class WindowInput(Strict):
     seconds: float = Field(gt=0, description="length of the retraining window, seconds")
     overhead_s: float = Field(0.0, ge=0, description="seconds of it already spent on labelling and profiling")
 
@@ -53,25 +33,19 @@ class WindowInput(_Strict):
         return overhead_s
 
 
-class KnobInput(_Strict):
+class KnobInput(Strict):
     name: Name
     demand_pct: float = Field(ge=0, description="share it needs to keep up with the camera, percent of one GPU")
     quality_frac: float = Field(ge=0, le=1, description="what it keeps of the model's quality, 0-1")
 
 
-class RetrainInput(_Strict):
+class RetrainInput(Strict):
     name: Name
     end_quality: Quality = Field(description="predicted quality of the retrained model, 0-1")
     cost_gpu_s: float = Field(ge=0, description="GPU-seconds at 100 percent; of a running one, what is left")
 
 
-def _no_doubles(names: Sequence[str], what: str) -> None:
-    doubles = sorted({name for name in names if names.count(name) > 1})
-    if doubles:
-        raise ValueError(f"two entries with the {what} '{doubles[0]}'")
-
-
-class StreamInput(_Strict):
+class StreamInput(Strict):
     id: Name
     quality: Quality = Field(description="quality of the serving model on current data, 0-1")
     knobs: list[KnobInput] = Field(min_length=1, description="inference configurations; the order breaks ties")
@@ -81,7 +55,7 @@ class StreamInput(_Strict):
     @field_validator("knobs", "retrain")
     @classmethod
     def _names_differ(cls, entries: list[KnobInput] | list[RetrainInput]) -> list[KnobInput] | list[RetrainInput]:
-        _no_doubles([e.name for e in entries], "name")
+        no_doubles([e.name for e in entries], "name")
         return entries
 
     @field_validator("running")
@@ -92,7 +66,7 @@ class StreamInput(_Strict):
         return running
 
 
-class EkyaInput(_Strict):
+class EkyaInput(Strict):
     """What `decide ekya` reads."""
 
     window: WindowInput
@@ -132,7 +106,7 @@ class EkyaInput(_Strict):
     @field_validator("streams")
     @classmethod
     def _ids_differ(cls, streams: list[StreamInput]) -> list[StreamInput]:
-        _no_doubles([s.id for s in streams], "id")
+        no_doubles([s.id for s in streams], "id")
         return streams
 
     @field_validator("speed")
@@ -147,7 +121,7 @@ class EkyaInput(_Strict):
 # --- ekya: answer -----------------------------------------------------------------------------------------------------
 
 
-class StreamAnswer(_Strict):
+class StreamAnswer(Strict):
     id: str
     knobs: str | None = Field(description="chosen inference configuration; null: none fits the share")
     infer_pct: int
@@ -159,7 +133,7 @@ class StreamAnswer(_Strict):
     why: str
 
 
-class EkyaAnswer(_Strict):
+class EkyaAnswer(Strict):
     """What `decide ekya` prints. Sum of infer_pct and train_pct + spare_pct = capacity_pct, always."""
 
     policy: str
@@ -250,57 +224,3 @@ def _why(view: StreamView, planned: StreamPlan, option: RetrainOption | None, ta
     if view.running:
         return f"{seen}; the running retraining is paused"
     return f"{seen}; no retraining raises its average under these shares"
-
-
-# --- all systems ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class System:
-    """One system of `driftbox decide`."""
-
-    decide: Callable[[Any, Clock | None], dict[str, Any]]
-    input_model: type[BaseModel]
-    answer_model: type[BaseModel]
-
-    def schema(self) -> dict[str, Any]:
-        """JSON schemas (draft 2020-12) of what goes in and what comes out."""
-        return {
-            "input": self.input_model.model_json_schema(),
-            "answer": self.answer_model.model_json_schema(mode="serialization"),
-        }
-
-
-#: Every system that can be asked.
-SYSTEMS: dict[str, System] = {
-    "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer),
-}
-
-
-def system(name: str) -> System:
-    """The system called `name`. Errors: UsageError listing the known ones."""
-    if name not in SYSTEMS:
-        raise UsageError(f"unknown system '{name}'", subject=name, remedy=f"known: {', '.join(SYSTEMS)}")
-    return SYSTEMS[name]
-
-
-def decide(name: str, data: Any, clock: Clock | None = None) -> dict[str, Any]:
-    """What the system `name` decides on `data`. Errors: UsageError, ConfigError."""
-    return system(name).decide(data, clock)
-
-
-def parse(model: type[M], data: Any) -> M:
-    """`data` as `model`. Errors: ConfigError with every problem and its path."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        problems = tuple((_path(e["loc"]) or "(input)", e["msg"].removeprefix("Value error, ")) for e in error.errors())
-        text = "; ".join(f"{path}: {what}" for path, what in problems)
-        raise ConfigError(f"the input is wrong: {text}", problems=problems, remedy="see docs/decide.md") from None
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
