@@ -37,11 +37,19 @@ Answer = Callable[[float], Event]
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """gpu_s: true cost at 100 pct. finish: makes the answer at its virtual time; the real work may happen there, so that a
-    cancelled job costs nothing. milestones: (GPU-seconds done, answer) pairs in rising order, e.g. one per epoch."""
+    cancelled job costs nothing. milestones: (GPU-seconds done, answer) pairs in rising order, e.g. one per epoch.
+    wall_s: a job that waits for something else than this device (a transfer, a cloud): it ends after so many seconds, whatever its
+    share, and uses no compute; gpu_s and milestones then mean nothing."""
 
     gpu_s: float
     finish: Answer
     milestones: tuple[tuple[float, Answer], ...] = ()
+    wall_s: float | None = None
+
+    @classmethod
+    def waiting(cls, wall_s: float, finish: Answer) -> Work:
+        """A job that takes `wall_s` seconds and no compute."""
+        return cls(gpu_s=0.0, finish=finish, wall_s=wall_s)
 
 
 class World(Protocol):
@@ -55,12 +63,26 @@ class World(Protocol):
         """Told of every command, e.g. to record shares and knobs over time."""
 
 
+#: A step is through when no more than this is missing (GPU-seconds, or seconds of a job that waits).
+_STEP_TOL = 1e-6
+
+
 @dataclass(kw_only=True)
 class _Job:
+    """steps: (at which progress, answer), the last one is the finish; progress in GPU-seconds, or in seconds when `waits`."""
+
     kind: str
-    steps: list[tuple[float, Answer]]  # (GPU-seconds at which, answer), the last one is the finish
-    done_gpu_s: float = 0.0
-    share_pct: float = 0.0
+    steps: list[tuple[float, Answer]]
+    done: float = 0.0
+    speed: float = 0.0  # progress per second
+    waits: bool = False
+
+    def left_s(self) -> float:
+        """Seconds to the next step; only for a job that moves."""
+        return max(0.0, self.steps[0][0] - self.done) / self.speed
+
+    def is_due(self) -> bool:
+        return self.speed > 0 and self.steps[0][0] - self.done <= _STEP_TOL
 
 
 @dataclass
@@ -104,25 +126,22 @@ class VirtualDriver:
     def _next_s(self) -> float | None:
         times = [self._pending[0][0]] if self._pending else []
         times += self._timers.values()
-        times += [self.now_s + self._left_s(job) for job in self._jobs.values() if job.share_pct > 0]
+        times += [self.now_s + job.left_s() for job in self._jobs.values() if job.speed > 0]
         return min(times) if times else None
-
-    def _left_s(self, job: _Job) -> float:
-        return max(0.0, job.steps[0][0] - job.done_gpu_s) / self._curve.at(job.share_pct)
 
     def _advance(self, to_s: float) -> None:
         for job in self._jobs.values():
-            if job.share_pct > 0:
-                done_gpu_s = (to_s - self.now_s) * self._curve.at(job.share_pct)
-                job.done_gpu_s += done_gpu_s
-                self.used_gpu_s[job.kind] += done_gpu_s
+            progress = (to_s - self.now_s) * job.speed
+            job.done += progress
+            if not job.waits:
+                self.used_gpu_s[job.kind] += progress
         self.now_s = to_s
 
     def _due(self) -> list[Event]:
         """One thing at a time, jobs first: a job that ends exactly with its window has ended."""
         for name in sorted(self._jobs):
             job = self._jobs[name]
-            if job.share_pct > 0 and job.steps[0][0] - job.done_gpu_s <= 1e-6:
+            if job.is_due():
                 _, answer = job.steps.pop(0)
                 if not job.steps:
                     del self._jobs[name]
@@ -147,17 +166,23 @@ class VirtualDriver:
         if isinstance(command, SetTimer):
             self._timers[command.timer] = command.at_s
         elif isinstance(command, SetShares):
-            shares = dict(command.shares_pct)
+            self._shares = dict(command.shares_pct)
             for name, job in self._jobs.items():
-                job.share_pct = shares.get(name, 0.0)
-            self._shares = shares
+                if not job.waits:
+                    job.speed = self._speed(name)
         elif isinstance(command, START_COMMANDS):
             work = self.world.start(command, self.now_s)
-            steps = [*work.milestones, (work.gpu_s, work.finish)]
-            share_pct = self._shares.get(command.job, 0.0)
-            self._jobs[command.job] = _Job(kind=KINDS[type(command)], steps=steps, share_pct=share_pct)
+            kind = KINDS[type(command)]
+            if work.wall_s is not None:
+                self._jobs[command.job] = _Job(kind=kind, steps=[(work.wall_s, work.finish)], speed=1.0, waits=True)
+            else:
+                steps = [*work.milestones, (work.gpu_s, work.finish)]
+                self._jobs[command.job] = _Job(kind=kind, steps=steps, speed=self._speed(command.job))
         elif isinstance(command, CancelJob):
             self._jobs.pop(command.job, None)
         elif isinstance(command, SwapModel):
             return self.world.swap(command, self.now_s)
         return None
+
+    def _speed(self, job: str) -> float:
+        return self._curve.at(self._shares.get(job, 0.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -132,7 +132,7 @@ def test_preparation_takes_what_its_cost_and_share_say() -> None:
 def test_work_done_is_the_share_integrated_over_time() -> None:
     world = ScriptedWorld()
     run(world, until_s=99)
-    ends = {}
+    ends: dict[str, list[float]] = {}
     for at_s, kind in world.answers:
         ends.setdefault(kind, []).append(at_s)
     jobs = {job for _, shares in world.shares for job in shares if "/train/" in job}
@@ -186,3 +186,40 @@ def test_time_stops_at_until() -> None:
     driver = run(ScriptedWorld(), until_s=50)
     assert driver.now_s == 50
     assert all(event.at_s <= 50 for event, _ in driver.log)
+
+
+# --- jobs that wait for something else than this device ---------------------------------------------------------------
+
+
+@dataclass
+class CloudWorld(ScriptedWorld):
+    """Retrainings happen elsewhere: they take `seconds`, whatever their share."""
+
+    seconds: float = 17.0
+    begun_s: list[float] = field(default_factory=list)
+
+    def start(self, command: Command, at_s: float) -> Work:
+        work = super().start(command, at_s)
+        if not isinstance(command, StartRetraining):
+            return work
+        self.begun_s.append(at_s)
+        return Work.waiting(self.seconds, work.finish)
+
+
+@pytest.mark.parametrize("capacity_pct", [60, 100])
+def test_a_job_that_waits_ends_after_its_seconds_whatever_its_share(capacity_pct: int) -> None:
+    world = CloudWorld()
+    driver = run(world, until_s=99, config=replace(ENGINE, capacity_pct=capacity_pct, prep_pct=30))
+    assert world.begun_s
+    ends = [at for at, kind in world.answers if kind == "RetrainDone"]
+    assert ends == pytest.approx([at + 17.0 for at in world.begun_s])
+    assert driver.used_gpu_s["train"] == 0
+    assert [kind for _, kind in world.answers].count("EpochDone") == 0
+
+
+def test_a_job_that_waits_past_its_window_is_dropped() -> None:
+    world = CloudWorld(seconds=500.0)
+    driver = run(world, until_s=100)
+    outcome = next(c.outcome for _, cs in driver.log for c in cs if isinstance(c, ReportWindow))
+    assert [s.note for s in outcome.streams] == ["not finished when the window ended"] * 2
+    assert world.quality == {"a": 0.5, "b": 0.5}
