@@ -4,9 +4,11 @@
     optimal           exact, by dynamic programming            fair              the thief's starting point
     uniform(C,W)      fixed configuration C, W % to inference  fixed-resources   uniform's split, configurations chosen
     fixed-config      thief with one configuration             no-retrain        everything to inference
+    cloud             trained elsewhere, arrives later         cached(RULE)      a model of an earlier window serves again
 
-C is `high`, `low` (see `scheduler.ekya.baselines`) or the name of an option. `uniform` alone is the family of both fixed
-configurations at 30, 50 and 90 % for `expand`, and `uniform(high,50)` where a single policy is wanted.
+C is `high`, `low` (see `scheduler.ekya.baselines`) or the name of an option; RULE is one of `scheduler.ekya.cached.RULES`.
+`uniform` alone is the family of both fixed configurations at 30, 50 and 90 % for `expand`, and `uniform(high,50)` where a single
+policy is wanted; `cached` likewise stands for its four rules, or for `cached(classes)`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from functools import partial
 
 from configs.errors import UsageError
 from scheduler.ekya.baselines import HIGH, LOW, fixed_config, fixed_resources, no_retrain, uniform
+from scheduler.ekya.cached import RULES, cached
+from scheduler.ekya.cloud import cloud
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.thief import fair, thief, thief_repeat
 from scheduler.types import Plan, Snapshot
@@ -33,60 +37,82 @@ POLICIES: dict[str, Policy] = {
     "fixed-resources": fixed_resources,
     "fixed-config": fixed_config,
     "no-retrain": no_retrain,
+    "cloud": cloud,
 }
 
 UNIFORM_FAMILY: tuple[str, ...] = tuple(f"uniform({config},{pct})" for config in (HIGH, LOW) for pct in (30, 50, 90))
-UNIFORM_DEFAULT = "uniform(high,50)"
+CACHED_FAMILY: tuple[str, ...] = tuple(f"cached({rule})" for rule in RULES)
+#: Names that stand for several policies in a list, and for the given one alone.
+FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "uniform": ("uniform(high,50)", UNIFORM_FAMILY),
+    "cached": ("cached(classes)", CACHED_FAMILY),
+}
 
 _UNIFORM = re.compile(r"uniform\(\s*(?P<config>[^(),\s][^(),]*?)\s*,\s*(?P<pct>\d{1,3})\s*\)")
+_CACHED = re.compile(r"cached\(\s*(?P<rule>[a-z]+)\s*\)")
 _SEPARATOR = re.compile(r",(?![^(]*\))")
-
-
-def known_policies() -> tuple[str, ...]:
-    """Every name `make_policy` accepts, the parametrised one by its pattern."""
-    return (*POLICIES, "uniform", "uniform(CONFIG,INFER_PCT)")
-
-
-def make_policy(name: str) -> Policy:
-    """The policy called `name`. Errors: UsageError listing the known ones."""
-    text = name.strip()
-    if text in POLICIES:
-        return POLICIES[text]
-    match = _UNIFORM.fullmatch(UNIFORM_DEFAULT if text == "uniform" else text)
-    if match is not None and int(match["pct"]) <= 100:
-        return partial(uniform, config=match["config"], infer_pct=int(match["pct"]))
-    raise UsageError(
-        f"unknown policy '{name}'",
-        subject=name,
-        remedy=f"known: {', '.join(known_policies())}; CONFIG is high, low or an option's name, INFER_PCT is 0 to 100",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
     """What a policy must be given. labels: golden labels to train on; profiles: predicted end quality and cost per option;
-    useless: also options that are predicted to help nothing (a uniform policy retrains whether it helps or not)."""
+    useless: also options that are predicted to help nothing (a uniform policy retrains whether it helps or not); remote: all this
+    happens elsewhere and costs the box nothing; cached: the models of earlier windows."""
 
-    labels: bool
-    profiles: bool
+    labels: bool = True
+    profiles: bool = True
     useless: bool = False
+    remote: bool = False
+    cached: bool = False
+
+
+_NEEDS: dict[str, Needs] = {
+    "no-retrain": Needs(labels=False, profiles=False),
+    "cloud": Needs(remote=True),
+}
+
+
+def known_policies() -> tuple[str, ...]:
+    """Every name `make_policy` accepts, the parametrised ones by their pattern."""
+    return (*POLICIES, "uniform", "uniform(CONFIG,INFER_PCT)", "cached", "cached(RULE)")
+
+
+def make_policy(name: str) -> Policy:
+    """The policy called `name`. Errors: UsageError listing the known ones."""
+    return _lookup(name)[0]
 
 
 def needs(name: str) -> Needs:
     """What the policy called `name` must be given. A uniform policy with a named configuration profiles nothing, like the
     original; `high` and `low` are read off the profiles. Errors: UsageError for an unknown policy."""
-    policy = make_policy(name)
-    if policy is no_retrain:
-        return Needs(labels=False, profiles=False)
-    if isinstance(policy, partial):
-        return Needs(labels=True, profiles=policy.keywords["config"] in (HIGH, LOW), useless=True)
-    return Needs(labels=True, profiles=True)
+    return _lookup(name)[1]
+
+
+def _lookup(name: str) -> tuple[Policy, Needs]:
+    text = name.strip()
+    if text in POLICIES:
+        return POLICIES[text], _NEEDS.get(text, Needs())
+    text = FAMILIES[text][0] if text in FAMILIES else text
+    match = _UNIFORM.fullmatch(text)
+    if match is not None and int(match["pct"]) <= 100:
+        policy = partial(uniform, config=match["config"], infer_pct=int(match["pct"]))
+        return policy, Needs(profiles=match["config"] in (HIGH, LOW), useless=True)
+    match = _CACHED.fullmatch(text)
+    if match is not None and match["rule"] in RULES:
+        return partial(cached, rule=match["rule"]), Needs(profiles=False, cached=True)
+    raise UsageError(
+        f"unknown policy '{name}'",
+        subject=name,
+        remedy=f"known: {', '.join(known_policies())}; CONFIG is high, low or an option's name, INFER_PCT is 0 to 100, "
+        f"RULE is one of {', '.join(RULES)}",
+    )
 
 
 def expand(name: str) -> tuple[str, ...]:
-    """The policies that one name stands for: itself, or for `uniform` its whole family. Errors: UsageError."""
+    """The policies that one name stands for: itself, or for `uniform` and `cached` the whole family. Errors: UsageError."""
     make_policy(name)
-    return UNIFORM_FAMILY if name.strip() == "uniform" else (name.strip(),)
+    text = name.strip()
+    return FAMILIES[text][1] if text in FAMILIES else (text,)
 
 
 def expand_list(text: str) -> tuple[str, ...]:

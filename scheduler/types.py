@@ -118,15 +118,48 @@ class RetrainOption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a window of a camera looked like, by its golden labels. class_frac: share of each class among the objects (sum 1, all 0
+    without objects); daypart: any label of the time of day ('' unknown); place: any label of where the camera stands."""
+
+    class_frac: tuple[float, ...] = ()
+    objects_per_frame: float = 0.0
+    daypart: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedModel:
+    """A model kept from an earlier window. traits: of the window it was trained on."""
+
+    name: str
+    traits: Traits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The box's link to a cloud. up_mbps, down_mbps: megabits per second, shared by all cameras; up_mb, down_mb: megabits of video
+    up and of model down, per camera and window."""
+
+    up_mbps: float
+    down_mbps: float
+    up_mb: float
+    down_mb: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamView:
     """A stream in a snapshot. quality: of the serving model on current data (a0). running: name of the option in progress, in
-    which case `retrain` holds exactly that option with its *remaining* cost (progress and choice are kept, only its share moves)."""
+    which case `retrain` holds exactly that option with its *remaining* cost (progress and choice are kept, only its share moves).
+    traits, cached: the last window's looks and the models kept from earlier ones, newest first (policy `cached` only)."""
 
     id: str
     quality: float
     knobs: tuple[KnobProfile, ...]
     retrain: tuple[RetrainOption, ...] = ()
     running: str | None = None
+    traits: Traits | None = None
+    cached: tuple[CachedModel, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +176,8 @@ class Snapshot:
     """The only input of a plan: complete, serialisable. remaining_s is T' (window seconds minus overhead already spent).
     speed: measured relative throughput at a share, (pct, factor) points, linear between, s(100)=1; empty = proportional.
     train_max_pct: largest share that one retraining can turn into speed, None: no limit.
-    gpus: the devices behind capacity_pct (their sum); empty: one pool that any job may share, memory not limited."""
+    gpus: the devices behind capacity_pct (their sum); empty: one pool that any job may share, memory not limited.
+    network: the link to a cloud (policy `cloud` only)."""
 
     remaining_s: float
     capacity_pct: int
@@ -154,11 +188,13 @@ class Snapshot:
     speed: tuple[tuple[float, float], ...] = ()
     train_max_pct: int | None = None
     gpus: tuple[Gpu, ...] = ()
+    network: Network | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan:
-    """What one stream gets. knobs/retrain are names, None = no inference / no retraining. expected_quality: window average."""
+    """What one stream gets. knobs/retrain are names, None = no inference / no retraining. expected_quality: window average.
+    source: where the better model comes from: trained on the box's share, by a cloud (no share), or `retrain` names a cached one."""
 
     id: str
     knobs: str | None
@@ -167,6 +203,7 @@ class StreamPlan:
     train_pct: int
     expected_quality: float
     below_floor: bool = False
+    source: Literal["box", "cloud", "cached"] = "box"
 
 
 @dataclass(frozen=True, kw_only=True)
