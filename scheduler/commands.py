@@ -38,7 +38,8 @@ class SetKnobs(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartLabelling(Command):
-    """Label up to `frames` sampled frames of window `window`, `holdout_frac` of them held out. Answer: LabelDone or JobFailed."""
+    """Label up to `frames` sampled frames of window `window`, `holdout_frac` of them held out. Answer: LabelDone or JobFailed.
+    remote: it happens in a cloud and costs the box nothing (also in the next three)."""
 
     job: str
     stream: str
@@ -46,6 +47,7 @@ class StartLabelling(Command):
     frames: int
     holdout_frac: float
     version: str
+    remote: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +63,19 @@ class StartProfiling(Command):
     epochs: int
     data_frac: float
     budget_gpu_s: float
+    remote: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartRetraining(Command):
-    """Answer: EpochDone after each epoch, then RetrainDone or JobFailed."""
+    """Answer: EpochDone after each epoch, then RetrainDone or JobFailed. remote_s: trained in a cloud, back after so many seconds."""
 
     job: str
     stream: str
     window: int
     version: str
     config: RetrainConfig
+    remote_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,7 @@ class StartGate(Command):
     version: str
     candidate: str
     frames: int
+    remote: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ What we changed against the paper, and why:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
-from scheduler.codec import register
+from scheduler import react
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -35,8 +35,10 @@ from scheduler.commands import (
     StartRetraining,
     SwapModel,
 )
-from scheduler.ekya import microprofile
+from scheduler.ekya import calibration, microprofile
+from scheduler.ekya.cloud import snapshot_arrival_s
 from scheduler.ekya.estimate import best_knobs
+from scheduler.engine_state import BoxState, Checkpoint, EngineConfig, Expected, Phase, Prep, Running, StreamState
 from scheduler.events import (
     BoxStarted,
     CameraAdded,
@@ -58,147 +60,27 @@ from scheduler.events import (
 )
 from scheduler.registry import make_policy, needs
 from scheduler.types import (
+    CachedModel,
     KnobProfile,
+    Observation,
     Plan,
     RetrainConfig,
     RetrainOption,
     Snapshot,
     StreamOutcome,
+    StreamPlan,
     StreamView,
     WindowOutcome,
 )
 
-Phase = Literal["idle", "prepare", "planned", "stopped"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
-
-    job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
-    prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_max_frac: latest part of the window
-    by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but never
-    under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
-    prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
-    reference: options measured once on other footage, for policies that never profile (only name and cost are used).
-    cost_margin_frac: added to predicted retraining costs, because a retraining that misses the window's end is lost.
-    """
-
-    window_s: float = 200.0
-    first_window_s: float = 60.0
-    capacity_pct: int = 100
-    quantum_pct: int = 5
-    job_max_pct: float | None = None
-    min_quality: float = 0.4
-    prior_quality: float = 0.5
-    policy: str = "thief-repeat"
-    estimate: Literal["static", "hand-back"] = "hand-back"
-    speed: tuple[tuple[float, float], ...] = ()
-    prep_pct: int = 50
-    prep_max_frac: float = 0.4
-    label_frames: int = 40
-    min_label_frames: int = 8
-    label_part_frac: float = 0.5
-    holdout_frac: float = 0.4
-    gate_frames: int = 16
-    gate_margin: float = 0.0
-    min_gain: float = 0.01
-    cost_margin_frac: float = 0.15
-    golden_gpu_s: float = 0.1
-    profile_epochs: int = 3
-    profile_data_frac: float = 0.5
-    retrain: tuple[RetrainConfig, ...] = ()
-    reference: tuple[RetrainOption, ...] = ()
-
-
-@dataclass(kw_only=True)
-class Running:
-    """A retraining in progress. cost_gpu_s: prediction for all of it; used_gpu_s, epoch: reported so far."""
-
-    job: str
-    config: RetrainConfig
-    option: RetrainOption
-    used_gpu_s: float = 0.0
-    epoch: int = 0
-
-
-@dataclass(kw_only=True)
-class StreamState:
-    """One camera as the engine knows it. Fields under the line are of the current window only (`_open_window` resets them)."""
-
-    id: str
-    knobs: tuple[KnobProfile, ...]
-    version: str
-    quality: float | None = None
-    live: bool = True
-    options: tuple[RetrainOption, ...] = ()
-    running: Running | None = None
-    gating: str | None = None  # the gate job
-    candidate: str | None = None
-    candidate_quality: float | None = None
-    done: bool = False  # retrained (or failed to) in this window: not offered again
-    knob: str | None = None
-    infer_pct: float = 0.0
-    train_pct: float = 0.0
-    start_quality: float | None = None
-    predicted: float | None = None
-    retrained: str | None = None
-    admitted: bool = False
-    note: str = ""
-    integral: float = 0.0  # of shown quality over time since `planned_s`
-    integral_since_s: float = 0.0
-
-    def knob_frac(self) -> float:
-        return next((k.quality_frac for k in self.knobs if k.name == self.knob), 0.0)
-
-    def shown_quality(self) -> float:
-        """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
-        return (self.quality or 0.0) * self.knob_frac()
-
-
-@dataclass(kw_only=True)
-class Prep:
-    """A labelling or profiling task waiting for, or running on, the preparation share."""
-
-    job: str
-    stream: str
-    kind: Literal["label", "profile"]
-    frames: int = 0
-    started_s: float = 0.0
-    share_pct: float = 0.0
-
-
-@register
-@dataclass(kw_only=True)
-class BoxState:
-    """All that changes. Serialisable, so that a journal segment can begin with it (`BoxEngine.checkpoint`)."""
-
-    window: int = -1
-    phase: Phase = "idle"
-    opened_s: float = 0.0
-    ends_s: float = 0.0
-    planned_s: float | None = None
-    golden_gpu_s: float = 0.1
-    delivered_frac: float = 1.0  # part of a promised share that preparation really received
-    streams: dict[str, StreamState] = field(default_factory=dict)
-    queue: list[Prep] = field(default_factory=list)
-    active: Prep | None = None
-    predicted: float | None = None
-    notes: list[str] = field(default_factory=list)
-    generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
-
-
-@register
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """First line of a journal segment: an engine made from it continues exactly where the last one stood."""
-
-    config: EngineConfig
-    state: BoxState
-
+__all__ = ["BoxEngine", "BoxState", "Checkpoint", "EngineConfig", "Phase", "StreamState", "best_affordable"]
 
 PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
+REACT = "react"
+
+#: Bounds of what is remembered per camera: observations, raw profiles (for pruning), models of earlier windows.
+MAX_OBSERVATIONS, MAX_PROFILES, MAX_CACHED = 60, 8, 40
 
 
 class BoxEngine:
@@ -251,8 +133,9 @@ class BoxEngine:
         if event.stream in self.state.streams:
             self._camera_removed(CameraRemoved(at_s=event.at_s, stream=event.stream))
         self.state.streams[event.stream] = StreamState(
-            id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s
-        )
+            id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
+            observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED],
+        )  # fmt: skip
         self._reshare(event.at_s)
 
     def _camera_removed(self, event: CameraRemoved) -> None:
@@ -303,12 +186,14 @@ class BoxEngine:
             self._open_window(event.at_s, self.config.window_s)
         elif event.timer == PREP_DEADLINE and self.state.phase == "prepare":
             self._end_prep_early(event.at_s)
+        elif event.timer == REACT and self.state.reacting:
+            self._plan(event.at_s)
 
     def _open_window(self, at_s: float, seconds: float) -> None:
         state = self.state
         state.window += 1
         state.opened_s, state.ends_s = at_s, at_s + seconds
-        state.planned_s, state.predicted, state.notes = None, None, []
+        state.planned_s, state.predicted, state.notes, state.reacting = None, None, [], False
         for stream in state.streams.values():
             _reset_for_window(stream)
         self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))
@@ -362,6 +247,7 @@ class BoxEngine:
                     frames=task.frames,
                     holdout_frac=self.config.holdout_frac,
                     version=stream.version,
+                    remote=self._needs.remote,
                 )  # fmt: skip
             )
             return
@@ -374,10 +260,11 @@ class BoxEngine:
                 stream=task.stream,
                 window=state.window - 1,
                 version=stream.version,
-                configs=microprofile.families(self.config.retrain),
+                configs=microprofile.families(self._kept(stream)),
                 epochs=self.config.profile_epochs,
                 data_frac=self.config.profile_data_frac,
                 budget_gpu_s=budget,
+                remote=self._needs.remote,
             )  # fmt: skip
         )
 
@@ -423,7 +310,7 @@ class BoxEngine:
         return StreamOutcome(
             id=stream.id, start_quality=stream.start_quality, end_quality=stream.quality,
             predicted_quality=stream.predicted, realised_quality=stream.integral / span_s if known else None,
-            retrained=stream.retrained, admitted=stream.admitted, note=stream.note,
+            retrained=stream.retrained, admitted=stream.admitted, note=stream.note, observation=stream.observed,
         )  # fmt: skip
 
     # --- answers of jobs ----------------------------------------------------------------------------------------------
@@ -438,6 +325,7 @@ class BoxEngine:
         self._learn_delivery(state.active, event.at_s, event.gpu_s)
         if event.quality is not None:
             stream.quality = stream.start_quality = event.quality
+        stream.traits = event.traits
         if self._needs.profiles and event.train and event.quality is not None:
             state.queue.append(Prep(job=self._job(stream.id, "profile"), stream=stream.id, kind="profile"))
             # The worst camera has most to gain: it is profiled first when time may run out.
@@ -445,7 +333,7 @@ class BoxEngine:
             labels = [p for p in state.queue if p.kind == "label"]
             profiles = [p for p in state.queue if p.kind == "profile"]
             state.queue = labels + sorted(profiles, key=lambda p: (quality[p.stream], p.stream))
-        elif event.train and not self._needs.profiles:
+        elif event.train and not self._needs.profiles and not self._needs.cached:
             stream.options = self._unprofiled_options(stream)
         state.active = None
         self._next_prep(event.at_s)
@@ -456,11 +344,34 @@ class BoxEngine:
             return
         stream = state.streams[event.stream]
         self._learn_delivery(state.active, event.at_s, event.gpu_s)
-        options = microprofile.options(event.trials, self.config.retrain, n_train=event.n_train)
+        configs = self._kept(stream)
+        stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
+        stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
+        self._remember_profile(stream)
         floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
-        stream.options = tuple(self._priced(o) for o in options if o.end_quality > floor)
+        stream.options = tuple(self._priced(o) for o in self._corrected(stream) if o.end_quality > floor)
         state.active = None
         self._next_prep(event.at_s)
+
+    def _kept(self, stream: StreamState) -> tuple[RetrainConfig, ...]:
+        """The configurations that are still profiled for this camera."""
+        return tuple(c for c in self.config.retrain if stream.kept is None or c.name in stream.kept)
+
+    def _remember_profile(self, stream: StreamState) -> None:
+        """History of raw profiles, and from time to time a shorter list (Ekya section 4.3: history pruning)."""
+        if not stream.raw:
+            return
+        stream.profiled += 1
+        stream.profiles = [*stream.profiles, stream.raw][-MAX_PROFILES:]
+        if self.config.prune_every and microprofile.prune_due(stream.profiled, self.config.prune_every):
+            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac)
+
+    def _corrected(self, stream: StreamState) -> tuple[RetrainOption, ...]:
+        """The camera's raw options as they should be planned on. A uniform policy believes nothing and is told the raw ones."""
+        if not self.config.calibrate or self._needs.useless:
+            return stream.raw
+        history = [seen for other in _sorted(self.state.streams) for seen in other.observations]
+        return calibration.correct(stream.raw, stream=stream.id, quality=stream.quality or 0.0, history=history)
 
     def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -483,19 +394,36 @@ class BoxEngine:
     def _priced(self, option: RetrainOption) -> RetrainOption:
         gate_gpu_s = self.config.gate_frames * self.state.golden_gpu_s
         cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + gate_gpu_s
-        return replace(option, cost_gpu_s=cost / self.state.delivered_frac)
+        return replace(option, cost_gpu_s=cost / self.state.delivered_frac, memory_mib=self.config.train_memory_mib)
 
     def _epoch_done(self, event: EpochDone) -> None:
         running = self._running(event.stream, event.report.job)
-        if running is not None:
-            running.epoch, running.used_gpu_s = event.report.epoch, event.report.gpu_s
+        if running is None:
+            return
+        _note_epoch(running, event)
+        why = react.left_prediction(running, self.config) if self.config.react else ""
+        if why:
+            react.refit(running)
+            self._replan_soon(event.at_s, f"{event.stream}: {why}")
+
+    def _replan_soon(self, at_s: float, why: str) -> None:
+        """A plan for a reason of its own, not sooner than the dwell after the last one: shares must not oscillate."""
+        self.state.why.append(why)
+        due_s = self.state.replanned_s + self.config.react_dwell_s
+        if at_s >= due_s:
+            self._plan(at_s)
+        elif not self.state.reacting:
+            self.state.reacting = True
+            self._out.append(SetTimer(timer=REACT, at_s=due_s))
 
     def _retrain_done(self, event: RetrainDone) -> None:
         if self._running(event.stream, event.job) is None:
             self._out.append(RejectModel(stream=event.stream, version=event.candidate, reason="came after its window"))
             return
         stream = self.state.streams[event.stream]
-        stream.running, stream.candidate = None, event.candidate
+        assert stream.running is not None
+        stream.running.used_gpu_s = event.gpu_s
+        stream.judged, stream.running, stream.candidate = stream.running, None, event.candidate
         stream.gating = self._job(stream.id, "gate")
         self._emit_shares()
         self._out.append(
@@ -506,6 +434,7 @@ class BoxEngine:
                 version=stream.version,
                 candidate=event.candidate,
                 frames=self.config.gate_frames,
+                remote=self._needs.remote,
             )  # fmt: skip
         )
 
@@ -517,6 +446,8 @@ class BoxEngine:
         if event.serving_quality is not None:
             stream.quality = event.serving_quality
         old, new = event.serving_quality, event.candidate_quality
+        if old is not None and new is not None:
+            self._observe(stream, old, new)
         if old is not None and new is not None and new > old + self.config.gate_margin:
             stream.candidate_quality = new
             self._out.append(SwapModel(stream=stream.id, version=event.candidate, quality=new))
@@ -525,6 +456,20 @@ class BoxEngine:
         self._reject(stream, stream.note)
         stream.done = True
         self._plan(event.at_s)
+
+    def _observe(self, stream: StreamState, serving: float, candidate: float) -> None:
+        """What came of a prediction. The gate judges on newer frames than the profiler did, so what counts is the gain over the
+        serving model on the same frames, put on top of where the profiler began."""
+        job = stream.judged
+        if job is None or job.raw is None or job.start_quality is None:
+            return
+        seen = Observation(
+            stream=stream.id, window=self.state.window, option=job.raw.name, start_quality=job.start_quality,
+            predicted_quality=job.raw.end_quality, predicted_gpu_s=job.raw.cost_gpu_s, realised_gpu_s=job.used_gpu_s,
+            realised_quality=min(1.0, max(0.0, job.start_quality + candidate - serving)),
+        )  # fmt: skip
+        stream.observations = [*stream.observations, seen][-MAX_OBSERVATIONS:]
+        stream.observed = seen
 
     def _job_failed(self, event: JobFailed) -> None:
         state = self.state
@@ -550,6 +495,8 @@ class BoxEngine:
             return
         stream.version, stream.quality = event.version, stream.candidate_quality
         stream.candidate, stream.admitted, stream.done = None, True, True
+        if stream.traits is not None and all(m.name != event.version for m in stream.cached):
+            stream.cached = (CachedModel(name=event.version, traits=stream.traits), *stream.cached)[:MAX_CACHED]
         self._plan(event.at_s)
 
     def _swap_failed(self, event: SwapFailed) -> None:
@@ -582,8 +529,10 @@ class BoxEngine:
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
-        self._out.append(ReportPlan(window=state.window, plan=plan, reasons=_reasons(snapshot, plan)))
-        self._apply(plan, first)
+        reasons = (*(f"planned anew: {why}" for why in state.why), *_reasons(snapshot, plan))
+        self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
+        state.replanned_s, state.reacting, state.why = at_s, False, []
+        self._apply(plan, snapshot, first)
 
     def _snapshot(self, remaining_s: float) -> Snapshot:
         config = self.config
@@ -591,11 +540,17 @@ class BoxEngine:
         return Snapshot(
             remaining_s=remaining_s, capacity_pct=config.capacity_pct - self._gate_pct(), quantum_pct=config.quantum_pct,
             min_quality=config.min_quality, streams=views, estimate=config.estimate, speed=config.speed,
+            train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
+            gpus=tuple(replace(g, capacity_pct=g.capacity_pct - self._gate_pct(g.id)) for g in config.gpus),
+            network=config.network,
         )  # fmt: skip
 
-    def _gate_pct(self) -> int:
-        """Gates that are running keep the share their retraining had; the planner sees what is left."""
-        return round(sum(s.train_pct for s in self.state.streams.values() if s.live and s.gating))
+    def _gate_pct(self, gpu: str | None = None) -> int:
+        """Gates that are running keep the share their retraining had; the planner sees what is left (on one device, or in all)."""
+        gating = [s for s in self.state.streams.values() if s.live and s.gating]
+        if gpu is None:
+            return round(sum(s.train_pct for s in gating))
+        return sum(pct for s in gating for id, pct in s.gpu_pct if id == gpu)
 
     def _view(self, stream: StreamState) -> StreamView:
         running = stream.running
@@ -606,35 +561,59 @@ class BoxEngine:
             retrain = () if stream.done or stream.gating or stream.candidate else stream.options
         return StreamView(
             id=stream.id, quality=self._believed(stream), knobs=stream.knobs, retrain=retrain,
-            running=running.option.name if running else None,
+            running=running.option.name if running else None, traits=stream.traits,
+            cached=stream.cached if self._needs.cached and not stream.done and not stream.candidate else (),
         )  # fmt: skip
 
     def _believed(self, stream: StreamState) -> float:
         return self.config.prior_quality if stream.quality is None else stream.quality
 
-    def _apply(self, plan: Plan, first: bool) -> None:
+    def _apply(self, plan: Plan, snapshot: Snapshot, first: bool) -> None:
         starts: list[Command] = []
         for entry in plan.streams:
             stream = self.state.streams[entry.id]
             stream.infer_pct = entry.infer_pct
             if not stream.gating:
                 stream.train_pct = entry.train_pct
+                stream.gpu_pct = tuple(
+                    (p.gpu, p.share_pct) for p in plan.placement if p.stream == entry.id and p.kind == "train"
+                )
             if first:
                 stream.predicted = entry.expected_quality if stream.quality is not None else None
             self._set_knobs(stream, entry.knobs)
-            if entry.retrain and entry.train_pct > 0 and stream.running is None:
-                starts.append(self._start_retraining(stream, entry.retrain))
+            starts.extend(self._starts(stream, entry, snapshot))
         self._emit_shares()
         self._out.extend(starts)
 
-    def _start_retraining(self, stream: StreamState, name: str) -> Command:
+    def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:
+        """What a plan begins for one stream."""
+        if entry.retrain is None or stream.running is not None:
+            return []
+        if entry.source == "cached":
+            return self._reuse(stream, entry.retrain)
+        if entry.source == "cloud":
+            return [self._start_retraining(stream, entry.retrain, remote_s=snapshot_arrival_s(snapshot))]
+        return [self._start_retraining(stream, entry.retrain)] if entry.train_pct > 0 else []
+
+    def _reuse(self, stream: StreamState, version: str) -> list[Command]:
+        """A model of an earlier window serves again; nobody has measured it on this one."""
+        stream.done = True
+        if version == stream.version:
+            return []
+        stream.retrained, stream.candidate, stream.candidate_quality = version, version, None
+        return [SwapModel(stream=stream.id, version=version, quality=None)]
+
+    def _start_retraining(self, stream: StreamState, name: str, *, remote_s: float | None = None) -> Command:
         config = next(c for c in self.config.retrain if c.name == name)
         option = next(o for o in stream.options if o.name == name)
         job = self._job(stream.id, "train")
-        stream.running = Running(job=job, config=config, option=option)
+        stream.running = Running(
+            job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
+            start_quality=stream.quality, expected=stream.expected.get(name, Expected()),
+        )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
-            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config
+            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=remote_s
         )  # fmt: skip
 
     def _reshare(self, at_s: float) -> None:
@@ -737,21 +716,37 @@ def best_affordable(knobs: tuple[KnobProfile, ...], share_pct: float) -> KnobPro
 
 
 def _remaining_gpu_s(running: Running) -> float:
-    """What a running retraining still needs: measured pace once an epoch is known, the prediction before."""
+    """What a running retraining still needs: the prediction's part for the epochs left, or the measured pace when that is slower
+    (`react.refit` moves the prediction itself when the pace leaves it)."""
     total = running.option.cost_gpu_s
     if running.epoch <= 0:
         return total
     left = max(0, running.config.epochs - running.epoch)
     pace = running.used_gpu_s / running.epoch
-    predicted_rest = total * left / running.config.epochs
-    return max(pace * left, predicted_rest)
+    return max(
+        pace * left if running.last_epoch_gpu_s <= 0 else running.last_epoch_gpu_s * left, total * left / running.config.epochs
+    )
+
+
+def _note_epoch(running: Running, event: EpochDone) -> None:
+    """Adds a report to what is known of a running retraining."""
+    report = event.report
+    passed = report.epoch - running.epoch
+    # The first epoch holds the job's start, so the pace is what later ones add.
+    running.last_epoch_gpu_s = (report.gpu_s - running.used_gpu_s) / passed if running.epoch > 0 and passed > 0 else 0.0
+    running.epoch, running.used_gpu_s = report.epoch, report.gpu_s
+    if math.isfinite(report.loss):
+        running.losses.append(report.loss)
+    if report.quality is not None and math.isfinite(report.quality):
+        running.qualities.append((report.epoch, report.quality))
 
 
 def _reset_for_window(stream: StreamState) -> None:
     stream.options, stream.running, stream.gating, stream.candidate = (), None, None, None
     stream.candidate_quality, stream.done, stream.retrained, stream.admitted = None, False, None, False
     stream.start_quality, stream.predicted, stream.note = None, None, ""
-    stream.train_pct = 0.0
+    stream.train_pct, stream.gpu_pct = 0.0, ()
+    stream.raw, stream.expected, stream.judged, stream.observed = (), {}, None, None
 
 
 def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:

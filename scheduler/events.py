@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.types import EpochReport, KnobProfile, ProfileTrial
+from scheduler.types import CachedModel, EpochReport, KnobProfile, Observation, ProfileTrial, Traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,15 @@ class BoxStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CameraAdded(Event):
-    """A camera joins. version: its serving model; quality: last measured quality of that model or None."""
+    """A camera joins. version: its serving model; quality: last measured quality of that model or None; observations: what came of
+    its earlier predictions, newest last; cached: models kept from earlier windows, newest first."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
     version: str
     quality: float | None = None
+    observations: tuple[Observation, ...] = ()
+    cached: tuple[CachedModel, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class TimerFired(Event):
 class LabelDone(Event):
     """Golden labels of a stream's last window are there. train/holdout: labelled frames in each split; quality: of the serving
     model on the held-out split, None when the split is empty; gpu_s: what the job cost; golden_gpu_s: cost of one new label, None when
-    all were there already."""
+    all were there already; traits: what the labels say the window looked like."""
 
     job: str
     stream: str
@@ -71,6 +74,7 @@ class LabelDone(Event):
     quality: float | None
     gpu_s: float
     golden_gpu_s: float | None = None
+    traits: Traits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

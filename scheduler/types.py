@@ -289,6 +289,7 @@ class StreamOutcome:
     retrained: str | None = None
     admitted: bool = False
     note: str = ""
+    observation: Observation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from configs.schema.base import Section, setting
 FIRST_WINDOW_S = 60.0
 
 
-#: Policies by name; the same as `scheduler.registry.POLICIES`, which this layer may not import (a test compares them).
+#: Policies by name that a live box may run: those of `scheduler.registry`, which this layer may not import (a test compares them),
+#: without `cloud`, because no video leaves the box.
 POLICY_NAMES: tuple[str, ...] = (
     "thief-repeat",
     "thief",
@@ -25,9 +26,13 @@ POLICY_NAMES: tuple[str, ...] = (
     "fixed-resources",
     "fixed-config",
     "no-retrain",
+    "cached",
 )
+#: Rules of `cached(RULE)`; the same as `scheduler.ekya.cached.RULES`.
+CACHED_RULES: tuple[str, ...] = ("classes", "time", "count", "place")
 
 _UNIFORM = re.compile(r"uniform\(\s*[^(),\s][^(),]*,\s*(100|\d{1,2})\s*\)")
+_CACHED = re.compile(rf"cached\(\s*({'|'.join(CACHED_RULES)})\s*\)")
 
 
 def _first_seconds(data: dict[str, Any]) -> float:
@@ -85,8 +90,10 @@ class SchedulerSection(Section):
     policy: str = setting(
         "thief-repeat",
         text="The policy that plans. `thief-repeat`: the paper's thief, repeated until nothing improves. "
-        "`uniform(CONFIG,PCT)`: CONFIG is `high`, `low` or a retraining's name, PCT goes to inference.",
-        range_text=", ".join(f"`{name}`" for name in POLICY_NAMES) + ", `uniform(CONFIG,PCT)`",
+        "`uniform(CONFIG,PCT)`: CONFIG is `high`, `low` or a retraining's name, PCT goes to inference. "
+        "`cached(RULE)`: trains nothing, serves the model of an earlier window chosen by RULE "
+        f"({', '.join(CACHED_RULES)}).",
+        range_text=", ".join(f"`{name}`" for name in POLICY_NAMES) + ", `uniform(CONFIG,PCT)`, `cached(RULE)`",
     )
     estimate: Literal["static", "hand-back"] = setting(
         "hand-back",
@@ -103,10 +110,12 @@ class SchedulerSection(Section):
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, value: str) -> str:
-        if value in POLICY_NAMES or _UNIFORM.fullmatch(value):
+        if value in POLICY_NAMES or _UNIFORM.fullmatch(value) or _CACHED.fullmatch(value):
             return value
+        if value == "cloud":
+            raise PydanticCustomError("policy", "'cloud' is for simulate, evaluate and decide: no video leaves a live box")
         near = difflib.get_close_matches(value, POLICY_NAMES, n=1, cutoff=0.6)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise PydanticCustomError(
-            "policy", "must be one of: {names}, uniform(CONFIG,PCT){hint}", {"names": ", ".join(POLICY_NAMES), "hint": hint}
+            "policy", "must be one of: {names}, uniform(CONFIG,PCT), cached(RULE){hint}", {"names": ", ".join(POLICY_NAMES), "hint": hint}
         )

@@ -52,6 +52,15 @@ class Work:
         return cls(gpu_s=0.0, finish=finish, wall_s=wall_s)
 
 
+def elsewhere(command: Command, work: Work) -> Work:
+    """The work as this box sees it: what a cloud does costs no compute here, only the time of the transfers."""
+    if isinstance(command, StartRetraining):
+        return work if command.remote_s is None else Work.waiting(command.remote_s, work.finish)
+    if isinstance(command, (StartLabelling, StartProfiling, StartGate)) and command.remote:
+        return Work.waiting(0.0, work.finish)
+    return work
+
+
 class World(Protocol):
     def start(self, command: Command, at_s: float) -> Work:
         """The work behind a Start* command."""
@@ -171,7 +180,7 @@ class VirtualDriver:
                 if not job.waits:
                     job.speed = self._speed(name)
         elif isinstance(command, START_COMMANDS):
-            work = self.world.start(command, self.now_s)
+            work = elsewhere(command, self.world.start(command, self.now_s))
             kind = KINDS[type(command)]
             if work.wall_s is not None:
                 self._jobs[command.job] = _Job(kind=kind, steps=[(work.wall_s, work.finish)], speed=1.0, waits=True)

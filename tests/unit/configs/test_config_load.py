@@ -14,8 +14,9 @@ from configs.errors import ConfigError
 from configs.load import load_config, load_demo, parse_config
 from configs.schema import BoxConfig, CameraEntry
 from configs.schema.crosscheck import DEFAULTS
-from configs.schema.planning import POLICY_NAMES
-from scheduler.registry import POLICIES, make_policy
+from configs.schema.planning import CACHED_RULES, POLICY_NAMES
+from scheduler.ekya.cached import RULES
+from scheduler.registry import FAMILIES, POLICIES, make_policy
 
 ROOT = Path(__file__).parents[3]
 CANARY = "c4n4ry-s3cret"
@@ -191,10 +192,17 @@ def test_the_defaults_of_the_rules_across_sections_are_those_of_the_schema() -> 
 
 
 def test_the_policies_are_those_of_the_registry() -> None:
-    assert {*POLICIES, "uniform"} == set(POLICY_NAMES)
-    for name in [*POLICY_NAMES, "uniform(high,50)", "uniform(full-long,100)"]:
+    assert {*POLICIES, *FAMILIES} - {"cloud"} == set(POLICY_NAMES)
+    assert set(CACHED_RULES) == set(RULES)
+    for name in [*POLICY_NAMES, "uniform(high,50)", "uniform(full-long,100)", "cached(count)"]:
         assert parse_config(f"scheduler: {{policy: '{name}'}}").scheduler.policy == name
         assert make_policy(name)
+
+
+def test_a_live_box_sends_no_video_to_a_cloud() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("scheduler: {policy: cloud}")
+    assert "no video leaves" in dict(caught.value.problems)["scheduler.policy"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,198 @@
+"""What the engine knows and is told: its configuration, and the state that its events change. All of it serialisable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scheduler.codec import register
+from scheduler.types import (
+    CachedModel,
+    Gpu,
+    KnobProfile,
+    Network,
+    Observation,
+    RetrainConfig,
+    RetrainOption,
+    Traits,
+)
+
+Phase = Literal["idle", "prepare", "planned", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
+
+    job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
+    prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_max_frac: latest part of the window
+    by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but never
+    under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
+    prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
+    reference: options measured once on other footage, for policies that never profile (only name and cost are used).
+    cost_margin_frac: added to predicted retraining costs, because a retraining that misses the window's end is lost.
+    gpus: the devices behind capacity_pct, empty: one pool; train_memory_mib: what one training job holds of a device's memory.
+    network: link to a cloud, for the policy of that name.
+    calibrate: correct predictions by what came of earlier ones (`scheduler.ekya.calibration`).
+    prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
+    react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
+    than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
+    slaq: objective by which the training budget moves between running retrainings after each epoch, None: shares stay as planned.
+    """
+
+    window_s: float = 200.0
+    first_window_s: float = 60.0
+    capacity_pct: int = 100
+    quantum_pct: int = 5
+    job_max_pct: float | None = None
+    min_quality: float = 0.4
+    prior_quality: float = 0.5
+    policy: str = "thief-repeat"
+    estimate: Literal["static", "hand-back"] = "hand-back"
+    speed: tuple[tuple[float, float], ...] = ()
+    prep_pct: int = 50
+    prep_max_frac: float = 0.4
+    label_frames: int = 40
+    min_label_frames: int = 8
+    label_part_frac: float = 0.5
+    holdout_frac: float = 0.4
+    gate_frames: int = 16
+    gate_margin: float = 0.0
+    min_gain: float = 0.01
+    cost_margin_frac: float = 0.15
+    golden_gpu_s: float = 0.1
+    profile_epochs: int = 3
+    profile_data_frac: float = 0.5
+    retrain: tuple[RetrainConfig, ...] = ()
+    reference: tuple[RetrainOption, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    train_memory_mib: float = 0.0
+    network: Network | None = None
+    calibrate: bool = True
+    prune_every: int = 2
+    prune_frac: float = 0.2
+    react: bool = True
+    react_quality: float = 0.05
+    react_fast: float = 0.8
+    react_slow: float = 1.25
+    react_dwell_s: float = 10.0
+    slaq: Literal["sum", "max-min"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a retraining should look like on its way. path: quality after 0, 1, ... epochs, empty when unknown; epoch_gpu_s: cost of
+    an epoch, 0 when unknown."""
+
+    path: tuple[float, ...] = ()
+    epoch_gpu_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A retraining in progress. option: as planned on (corrected, with margin and gate); raw: as the profiler gave it.
+    used_gpu_s, epoch: reported so far; losses: after each epoch; qualities: (epoch, quality) where it was measured."""
+
+    job: str
+    config: RetrainConfig
+    option: RetrainOption
+    raw: RetrainOption | None = None
+    start_quality: float | None = None
+    started_s: float = 0.0
+    used_gpu_s: float = 0.0
+    epoch: int = 0
+    last_epoch_gpu_s: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    qualities: list[tuple[int, float]] = field(default_factory=list)
+    expected: Expected = field(default_factory=Expected)
+
+
+@dataclass(kw_only=True)
+class StreamState:
+    """One camera as the engine knows it. observations: what came of its predictions, newest last; profiles: its newest raw profiles;
+    kept: configurations still profiled, None: all; cached: models of earlier windows, newest first. The rest is of the current
+    window only (`reset_for_window`)."""
+
+    id: str
+    knobs: tuple[KnobProfile, ...]
+    version: str
+    quality: float | None = None
+    live: bool = True
+    observations: list[Observation] = field(default_factory=list)
+    profiles: list[tuple[RetrainOption, ...]] = field(default_factory=list)
+    profiled: int = 0
+    kept: tuple[str, ...] | None = None
+    cached: tuple[CachedModel, ...] = ()
+    traits: Traits | None = None
+    raw: tuple[RetrainOption, ...] = ()
+    expected: dict[str, Expected] = field(default_factory=dict)
+    judged: Running | None = None  # at the gate
+    observed: Observation | None = None
+    gpu_pct: tuple[tuple[str, int], ...] = ()  # where its training share lies
+    options: tuple[RetrainOption, ...] = ()
+    running: Running | None = None
+    gating: str | None = None  # the gate job
+    candidate: str | None = None
+    candidate_quality: float | None = None
+    done: bool = False  # retrained (or failed to) in this window: not offered again
+    knob: str | None = None
+    infer_pct: float = 0.0
+    train_pct: float = 0.0
+    start_quality: float | None = None
+    predicted: float | None = None
+    retrained: str | None = None
+    admitted: bool = False
+    note: str = ""
+    integral: float = 0.0  # of shown quality over time since `planned_s`
+    integral_since_s: float = 0.0
+
+    def knob_frac(self) -> float:
+        return next((k.quality_frac for k in self.knobs if k.name == self.knob), 0.0)
+
+    def shown_quality(self) -> float:
+        """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
+        return (self.quality or 0.0) * self.knob_frac()
+
+
+@dataclass(kw_only=True)
+class Prep:
+    """A labelling or profiling task waiting for, or running on, the preparation share."""
+
+    job: str
+    stream: str
+    kind: Literal["label", "profile"]
+    frames: int = 0
+    started_s: float = 0.0
+    share_pct: float = 0.0
+
+
+@register
+@dataclass(kw_only=True)
+class BoxState:
+    """All that changes. Serialisable, so that a journal segment can begin with it (`BoxEngine.checkpoint`)."""
+
+    window: int = -1
+    phase: Phase = "idle"
+    opened_s: float = 0.0
+    ends_s: float = 0.0
+    planned_s: float | None = None  # first plan of the window
+    replanned_s: float = 0.0  # newest plan
+    reacting: bool = False  # a reactive plan waits for the dwell to pass
+    golden_gpu_s: float = 0.1
+    delivered_frac: float = 1.0  # part of a promised share that preparation really received
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    queue: list[Prep] = field(default_factory=list)
+    active: Prep | None = None
+    predicted: float | None = None
+    why: list[str] = field(default_factory=list)  # what made the next plan necessary
+    notes: list[str] = field(default_factory=list)
+    generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """First line of a journal segment: an engine made from it continues exactly where the last one stood."""
+
+    config: EngineConfig
+    state: BoxState
