@@ -258,6 +258,72 @@ def evaluate(
 
 
 @app.command()
+def simulate(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A trace (JSON), the authors' table (CSV), or a box's data folder.")
+    ],
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "thief-repeat,uniform,no-retrain",
+    streams: Annotated[
+        int | None, typer.Option(min=1, help="The first so many of the shuffled streams; default: all.", show_default=False)
+    ] = None,
+    gpus: Annotated[float, typer.Option(min=0.05, max=1000, help="GPUs of the virtual box.")] = 1.0,
+    windows: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Windows after the first; default: all.", show_default=False)
+    ] = None,
+    window_s: Annotated[
+        float | None, typer.Option(min=1, help="Length of a window; costs stay as recorded.", show_default=False)
+    ] = None,
+    quantum: Annotated[int, typer.Option(min=1, max=100, help="Step of the planner, percent of a GPU.")] = 5,
+    estimate: Annotated[str, typer.Option(help="static or hand-back.")] = "hand-back",
+    min_quality: Annotated[float, typer.Option(min=0, max=1, help="Floor that no camera should fall under.")] = 0.4,
+    profiles: Annotated[str, typer.Option(help="What the box believes: predicted (as recorded) or true.")] = "predicted",
+    noise: Annotated[float, typer.Option(min=0, max=1, help="Standard deviation of noise on predicted end qualities.")] = 0.0,
+    overhead_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds of preparation per window, instead of what was recorded.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the streams' order and of the noise.")] = 0,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help='A grid, e.g. "streams=2,4,8 gpus=1,2"; may be repeated.', show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result (PNG or SVG).", show_default=False)] = None,
+    save_trace: Annotated[Path | None, typer.Option(help="Write what was read as a trace (JSON).", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """What would policies make of recorded offers? The box's own engine in virtual time, without any model."""
+    import time
+
+    from edge.progress import make_progress
+    from edge.simulate import Setting, simulate_command
+    from edge.simulate.report import print_answer
+
+    setting = Setting(
+        streams=streams, gpus=gpus, window_s=window_s, quantum=quantum, noise=noise, overhead_s=overhead_s, seed=seed,
+        profiles=one_of("profiles", profiles, ("predicted", "true")), min_quality=min_quality,
+        estimate=one_of("estimate", estimate, ("static", "hand-back")),
+    )  # fmt: skip
+    started_s = time.perf_counter()
+    with make_progress(enabled=not json) as progress:
+        task = progress.task("simulations", total=100)
+        answer = simulate_command(
+            trace, policies=policy, setting=setting, windows=windows, sweep=sweep or (), jobs=jobs, plot=plot,
+            save_trace=save_trace, progress=lambda what, done_frac: task.set(round(100 * done_frac)),
+        )  # fmt: skip
+    if json:
+        print_json(answer)
+    else:
+        print_answer(answer, time.perf_counter() - started_s)
+
+
+def one_of(field: str, text: str, known: tuple[str, ...]) -> Any:
+    """`text` if it is known. Raises UsageError naming the option."""
+    if text not in known:
+        raise UsageError(f"{field}: '{text}' is not known", subject=field, remedy=f"known: {', '.join(known)}")
+    return text
+
+
+@app.command()
 def decide(
     system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya.")],
     input_file: Annotated[

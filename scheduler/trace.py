@@ -1,9 +1,9 @@
 """A trace: what a window of every stream would have offered and cost, recorded once, replayed by `scheduler.sim` without any model.
 
-Two sources: a finished `driftbox evaluate` (`edge.evaluate.trace`), and the table of the authors' micro-profiles
-(`trace_of_ekya_table`). Format: JSON, this schema, `version` 1; a reader refuses unknown fields and versions.
-Qualities are 0-1, costs GPU-seconds at 100 pct. Predicted is what the box believed, measured is what came true on frames that the
-box never saw; a quality that nobody measured is null.
+Three sources: a finished `driftbox evaluate` (`edge.evaluate.trace`), the journal of a box (`edge.simulate.from_journal`), and the
+table of the authors' micro-profiles (`trace_of_ekya_table`). Format: JSON, this schema, `version` 1 (docs/traces.md); a reader
+refuses unknown fields and versions. Qualities are 0-1, costs GPU-seconds at 100 pct. Predicted is what the box believed, measured
+is what came true on frames that the box never saw; a quality that nobody measured is null.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import csv
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from configs.errors import ConfigError
@@ -32,15 +33,30 @@ class TraceKnobs(_Strict):
     demand_pct: NotNegative
     quality_frac: Quality
     fps: NotNegative = 0.0
+    height_px: Annotated[int, Field(ge=0)] = 0
+    memory_mib: NotNegative = 0.0
 
 
 class TraceOption(_Strict):
-    """A retraining that was open to a stream in a window."""
+    """A retraining that was open to a stream in a window. init_gpu_s: of cost_gpu_s, what is spent before the first epoch.
+    epoch_quality: measured quality after each of its `epochs`, the last one being its end; empty when nobody knows the way."""
 
     name: str
     cost_gpu_s: NotNegative
     predicted_quality: Quality | None = None
     measured_quality: Quality | None = None
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    init_gpu_s: NotNegative = 0.0
+    epoch_quality: tuple[Quality, ...] = ()
+    memory_mib: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _one_quality_per_epoch(self) -> TraceOption:
+        if self.epoch_quality and len(self.epoch_quality) != self.epochs:
+            raise ValueError(f"option {self.name}: {len(self.epoch_quality)} epoch qualities for {self.epochs} epochs")
+        if self.init_gpu_s > self.cost_gpu_s:
+            raise ValueError(f"option {self.name}: init_gpu_s is part of cost_gpu_s and cannot be more")
+        return self
 
     @property
     def quality(self) -> float | None:
@@ -114,7 +130,7 @@ def parse_trace(text: str, subject: str = "trace") -> Trace:
         ) from error  # fmt: skip
 
 
-#: Columns of the authors' table that are used.
+#: Columns of the authors' table that are used; `runtime_inittime_actual` too, where it is there.
 _EKYA_COLUMNS = (
     "city", "task_id", "hp_id", "epochs", "accuracy_pred", "accuracy_actual", "default_inference_acc_actual",
     "default_inference_acc_pred", "runtime_actual", "microprofile_time_taken",
@@ -122,12 +138,20 @@ _EKYA_COLUMNS = (
 
 
 def trace_of_ekya_table(
-    lines: Iterable[str], *, knobs: tuple[TraceKnobs, ...], windows: int, window_s: float = 200.0, subject: str = "table"
+    lines: Iterable[str],
+    *,
+    knobs: tuple[TraceKnobs, ...],
+    windows: int,
+    window_s: float = 200.0,
+    go_round: bool = False,
+    subject: str = "table",
 ) -> Trace:
     """The authors' Cityscapes micro-profiles (CSV, one row per city, window, configuration and epochs) as a trace.
 
-    knobs: the same for every stream; the table has none. windows: cities with fewer are left out. Window 0 of a stream repeats its
-    first recorded one without options, because a box has nothing to learn from before its first window ends.
+    knobs: the same for every stream; the table has none. Cities with fewer recorded windows than `windows` are left out, or, with
+    `go_round`, begin again with their first one when they have come to their last, as often as needed, order kept.
+    Window 0 of a stream repeats its first recorded one without options, because a box has nothing to learn from before its first
+    window ends. Rows that differ in epochs only are points of one training: an option's quality on the way is linear between them.
     Every retraining in the table starts from the pre-trained model, so base and start quality are the same.
     Raises ConfigError for missing columns, a number that is none, or no city with enough windows.
     """
@@ -142,7 +166,7 @@ def trace_of_ekya_table(
         streams = tuple(
             TraceStream(id=city, knobs=knobs, windows=_ekya_windows(tasks, windows))
             for city, tasks in sorted(cities.items())
-            if len(tasks) >= windows
+            if go_round or len(tasks) >= windows
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{subject}, line {reader.line_num}: {error}", subject=subject, remedy="correct the table") from error
@@ -152,23 +176,48 @@ def trace_of_ekya_table(
 
 
 def _ekya_windows(tasks: dict[int, list[dict[str, str]]], windows: int) -> tuple[TraceWindow, ...]:
-    recorded = [_ekya_window(number + 1, tasks[task]) for number, task in enumerate(sorted(tasks)[:windows])]
-    first = recorded[0].model_copy(update={"window": 0, "options": (), "profile_gpu_s": 0.0})
-    return (first, *recorded)
+    recorded = [_ekya_window(tasks[task]) for task in sorted(tasks)[:windows]]
+    first = recorded[0].model_copy(update={"options": (), "profile_gpu_s": 0.0})
+    around = [recorded[number % len(recorded)].model_copy(update={"window": number + 1}) for number in range(windows)]
+    return (first, *around)
 
 
-def _ekya_window(window: int, rows: list[dict[str, str]]) -> TraceWindow:
+def _ekya_window(rows: list[dict[str, str]]) -> TraceWindow:
     start = float(rows[0]["default_inference_acc_actual"])
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        points.setdefault(row["hp_id"], [(0, start)]).append((int(row["epochs"]), float(row["accuracy_actual"])))
     return TraceWindow(
-        window=window, base_quality=start, start_quality=start,
+        window=0, base_quality=start, start_quality=start,
         predicted_start_quality=float(rows[0]["default_inference_acc_pred"]),
         profile_gpu_s=float(rows[0]["microprofile_time_taken"]),
-        options=tuple(
-            TraceOption(
-                name=f"hp{row['hp_id']}-e{row['epochs']}", cost_gpu_s=float(row["runtime_actual"]),
-                predicted_quality=min(1.0, max(0.0, float(row["accuracy_pred"]))),
-                measured_quality=float(row["accuracy_actual"]),
-            )
-            for row in rows
-        ),
+        options=tuple(_ekya_option(row, points[row["hp_id"]]) for row in rows),
     )  # fmt: skip
+
+
+def _ekya_option(row: dict[str, str], points: list[tuple[int, float]]) -> TraceOption:
+    epochs, cost_gpu_s = int(row["epochs"]), float(row["runtime_actual"])
+    known = sorted(points)
+    along = np.interp(range(1, epochs + 1), [k for k, _ in known], [q for _, q in known])
+    return TraceOption(
+        name=f"hp{row['hp_id']}-e{epochs}", cost_gpu_s=cost_gpu_s, epochs=epochs,
+        predicted_quality=min(1.0, max(0.0, float(row["accuracy_pred"]))),
+        measured_quality=float(row["accuracy_actual"]),
+        init_gpu_s=min(cost_gpu_s, float(row.get("runtime_inittime_actual") or 0.0)),
+        epoch_quality=tuple(float(q) for q in along),
+    )  # fmt: skip
+
+
+def sampling_of_ekya_table(
+    lines: Iterable[str], *, camera: str = "c1", subject: str = "table"
+) -> tuple[tuple[int, float], ...]:
+    """The authors' sub-sampling table (CSV `subsampling,c1,...,c5`): (k, what is left of the accuracy when one of k frames is
+    analysed) of one camera. Raises ConfigError for a missing column or a number that is none."""
+    reader = csv.DictReader(lines)
+    missing = [c for c in ("subsampling", camera) if c not in (reader.fieldnames or ())]
+    if missing:
+        raise ConfigError(f"{subject} has no column {', '.join(missing)}", subject=subject, remedy="give the authors' table")
+    try:
+        return tuple((int(row["subsampling"]), float(row[camera])) for row in reader)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{subject}, line {reader.line_num}: {error}", subject=subject, remedy="correct the table") from error

@@ -13,12 +13,13 @@ import torch
 from configs.errors import UsageError
 from configs.files import atomic_write, storage_errors
 from edge.costs import CostProfile, load_costs, measure_costs
-from edge.evaluate.plot import check_plot_path, draw
+from edge.evaluate.plot import draw
 from edge.evaluate.run import PolicyResult, engine_config, fixed_configs, result_json, run_policy
 from edge.evaluate.studio import EvaluateOptions, Studio
 from edge.evaluate.trace import trace_of
 from edge.footage import Footage, footage_of_videos, load_scenario
 from edge.memo import Memo
+from edge.plotting import check_plot_path
 from models.detector import Detector
 from models.labelled import spread
 from models.zoo import load_detector

@@ -6,6 +6,7 @@ falling returns, some end below the serving model.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -22,9 +23,26 @@ FRAME_SAMPLING: tuple[tuple[int, float], ...] = (
 NEED_PCT = 25.0
 
 
-def sampled_knobs(need_pct: float = NEED_PCT) -> tuple[KnobProfile, ...]:
+def sampled_knobs(
+    need_pct: float = NEED_PCT, sampling: tuple[tuple[int, float], ...] = FRAME_SAMPLING
+) -> tuple[KnobProfile, ...]:
     """One knob setting per frame sampling rate: a k-th of the need for the measured part of the quality."""
-    return tuple(KnobProfile(name=f"1/{k}", demand_pct=need_pct / k, quality_frac=frac) for k, frac in FRAME_SAMPLING)
+    return tuple(KnobProfile(name=f"1/{k}", demand_pct=need_pct / k, quality_frac=frac) for k, frac in sampling)
+
+
+def interpolated_knobs(
+    need_pct: float = NEED_PCT, sampling: tuple[tuple[int, float], ...] = FRAME_SAMPLING, step_pct: int = 1
+) -> tuple[KnobProfile, ...]:
+    """One knob setting per `step_pct` of share: with a share x, one of need/x frames is analysed, a fraction too; quality is linear
+    between the measured rates and 0 beyond the last, as in the authors' simulator (a share of 10 carries 0.71)."""
+    rates, kept = [k for k, _ in sampling], [frac for _, frac in sampling]
+    shares = [*(float(x) for x in range(step_pct, math.ceil(need_pct), step_pct)), need_pct]
+    fracs = np.interp([need_pct / x for x in shares], rates, kept, right=0.0)
+    return tuple(
+        KnobProfile(name=f"1/{need_pct / x:.4g}", demand_pct=x, quality_frac=float(frac))
+        for x, frac in zip(shares, fracs, strict=True)
+        if frac > 0
+    )
 
 
 def linear_knobs(step_pct: int = 10) -> tuple[KnobProfile, ...]:

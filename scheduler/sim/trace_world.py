@@ -4,14 +4,18 @@ What it may be used to claim: which decisions a policy takes on recorded offers 
 that no run recorded. A stream that has not been retrained in the simulation has the trace's base quality in every window, one
 that has follows the recorded run from the next window on; inside a window a retraining ends at its measured quality (predicted,
 where nobody measured it). The gate judges by these true qualities, so it makes no mistakes here.
+
+Truth and belief are apart: labels and profiles answer what the trace says was predicted, the gate and what people see follow what
+was measured. `scheduler.sim.variations` makes other beliefs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler.commands import (
     Command,
+    ReportPlan,
     SetKnobs,
     SetShares,
     StartGate,
@@ -21,29 +25,37 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine, EngineConfig, best_affordable
-from scheduler.events import BoxStarted, CameraAdded, Event, GateDone, LabelDone, ProfileDone, RetrainDone, SwapDone
-from scheduler.sim.driver import VirtualDriver, Work
+from scheduler.events import BoxStarted, CameraAdded, EpochDone, Event, GateDone, LabelDone, ProfileDone, RetrainDone, SwapDone
+from scheduler.sim.driver import Answer, VirtualDriver, Work
 from scheduler.trace import Trace, TraceOption, TraceStream, TraceWindow
-from scheduler.types import KnobProfile, ProfileTrial, RetrainConfig, RetrainOption
+from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, RetrainOption
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimResult:
     """mean_quality: shown quality over time and streams, from window 1 on; streams: the same per stream; quality: [stream][window].
-    gpu_s: compute of labelling, profiling, retraining and gates."""
+    gpu_s: compute of labelling, profiling, retraining and gates; plans: how often the policy was asked."""
 
     policy: str
     mean_quality: float
     retrainings: int
     admitted: int
     gpu_s: float
+    plans: int
     streams: dict[str, float]
     quality: dict[str, list[float]]
 
 
-def simulate(trace: Trace, policy: str, config: EngineConfig) -> SimResult:
-    """One run of the engine over the trace. config: capacity, quanta, estimate, preparation; the rest is taken from the trace."""
-    world = TraceWorld(trace)
+def simulate(trace: Trace, policy: str, config: EngineConfig, *, overhead_s: float | None = None) -> SimResult:
+    """One run of the engine over the trace. config: capacity, quanta, estimate, preparation; the rest is taken from the trace.
+
+    overhead_s: labelling and profiling take so many seconds of every window and no compute, gates nothing at all (the authors'
+    simulator, 2 s); None: all of them run on the box and cost what the trace says.
+    """
+    if overhead_s is not None:
+        # The least preparation share there is: nothing runs on it.
+        trace, config = trace.model_copy(update={"golden_gpu_s": 0.0}), replace(config, prep_pct=1)
+    world = TraceWorld(trace, overhead_s)
     engine = BoxEngine(replace(engine_config(trace, config), policy=policy))
     driver = VirtualDriver(engine, world, config.speed)
     cameras: list[Event] = [
@@ -56,7 +68,7 @@ def simulate(trace: Trace, policy: str, config: EngineConfig) -> SimResult:
     streams = {id: _mean(values[1:] or values) for id, values in quality.items()}
     return SimResult(
         policy=policy, mean_quality=_mean(list(streams.values())), retrainings=world.retrainings, admitted=world.admitted,
-        gpu_s=sum(driver.used_gpu_s.values()), streams=streams, quality=quality,
+        gpu_s=sum(driver.used_gpu_s.values()), plans=world.plans, streams=streams, quality=quality,
     )  # fmt: skip
 
 
@@ -65,8 +77,9 @@ def engine_config(trace: Trace, config: EngineConfig) -> EngineConfig:
     names = trace.option_names()
     offers = [o for s in trace.streams for w in s.windows for o in w.options]
     costs = {name: _mean([o.cost_gpu_s for o in offers if o.name == name]) for name in names}
+    epochs = {o.name: o.epochs or 1 for o in reversed(offers)}
     # Configurations that differ only in epochs share a trial; recorded options stand alone, so each gets a rate of its own.
-    configs = tuple(RetrainConfig(name=name, epochs=1, lr=1e-6 * (number + 1)) for number, name in enumerate(names))
+    configs = tuple(RetrainConfig(name=name, epochs=epochs[name], lr=1e-6 * (i + 1)) for i, name in enumerate(names))
     labels = max((w.labels for s in trace.streams for w in s.windows), default=0)
     return replace(
         config, window_s=trace.window_s, first_window_s=trace.window_s, golden_gpu_s=trace.golden_gpu_s, retrain=configs,
@@ -75,24 +88,56 @@ def engine_config(trace: Trace, config: EngineConfig) -> EngineConfig:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stretch:
-    at_s: float
-    quality_frac: float
+@dataclass
+class _Meter:
+    """Shown quality of one stream, summed up window by window while time goes on.
+
+    swapped: (when, quality) of the last swap; frac: what the share in force leaves of the model's quality."""
+
+    stream: TraceStream
+    window_s: float
+    at_s: float = 0.0
+    window: int = 0
+    frac: float = 0.0
+    swapped: tuple[float, float] | None = None
+    averages: list[float] = field(default_factory=list)  # of windows that have ended
+    _area: float = 0.0  # of the window that is open
+
+    def advance(self, to_s: float) -> None:
+        """Nothing changed until `to_s`."""
+        while self.at_s < to_s:
+            ends_s = (self.window + 1) * self.window_s
+            until_s = min(to_s, ends_s)
+            self._area += (until_s - self.at_s) * self.frac * self.true_quality(self.window)
+            self.at_s = until_s
+            if until_s == ends_s:
+                self.averages.append(self._area / self.window_s)
+                self.window, self._area = self.window + 1, 0.0
+
+    def recorded(self, window: int) -> TraceWindow:
+        return self.stream.windows[min(window, len(self.stream.windows) - 1)]
+
+    def true_quality(self, window: int) -> float:
+        """Of the model that serves now, on `window`'s frames, every frame analysed."""
+        if self.swapped is None:
+            return self.recorded(window).base_quality
+        at_s, quality = self.swapped
+        return quality if at_s >= window * self.window_s else self.recorded(window).start_quality
 
 
 class TraceWorld:
-    """`scheduler.sim.driver.World` over a trace."""
+    """`scheduler.sim.driver.World` over a trace. overhead_s: see `simulate`."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, overhead_s: float | None = None) -> None:
         self.trace = trace
+        self.overhead_s = overhead_s
         self.retrainings = 0
         self.admitted = 0
-        self._streams = {s.id: s for s in trace.streams}
-        self._knobs: dict[str, str | None] = dict.fromkeys(self._streams)
-        self._infer_pct: dict[str, float] = dict.fromkeys(self._streams, 0.0)
-        self._shown: dict[str, list[_Stretch]] = {s: [] for s in self._streams}
-        self._swaps: dict[str, list[tuple[float, float]]] = {s: [] for s in self._streams}
+        self.plans = 0
+        self._meters = {s.id: _Meter(s, trace.window_s) for s in trace.streams}
+        self._profiles = {s.id: _knobs(s) for s in trace.streams}
+        self._knobs: dict[str, str | None] = dict.fromkeys(self._meters)
+        self._infer_pct: dict[str, float] = dict.fromkeys(self._meters, 0.0)
         self._candidates: dict[str, float] = {}
 
     def start(self, command: Command, at_s: float) -> Work:
@@ -107,8 +152,17 @@ class TraceWorld:
         raise TypeError(type(command).__name__)
 
     def _window(self, stream: str, window: int) -> TraceWindow:
-        windows = self._streams[stream].windows
-        return windows[min(window, len(windows) - 1)]
+        return self._meters[stream].recorded(window)
+
+    def true_quality(self, stream: str, window: int) -> float:
+        """Of the model that serves now, on `window`'s frames, every frame analysed."""
+        return self._meters[stream].true_quality(window)
+
+    def shown(self, end_s: float) -> dict[str, list[float]]:
+        """[stream][window]: quality averaged over the window as people saw it, for windows that ended by `end_s`."""
+        for meter in self._meters.values():
+            meter.advance(end_s)
+        return {stream: list(meter.averages) for stream, meter in self._meters.items()}
 
     def _labelling(self, command: StartLabelling) -> Work:
         window = self._window(command.stream, command.window + 1)
@@ -125,10 +179,13 @@ class TraceWorld:
                 gpu_s=cost, golden_gpu_s=self.trace.golden_gpu_s or None,
             )  # fmt: skip
 
+        if self.overhead_s is not None:
+            return Work.waiting(self.overhead_s / len(self._meters), finish)
         return Work(gpu_s=cost, finish=finish)
 
     def _profiling(self, command: StartProfiling) -> Work:
         window = self._window(command.stream, command.window + 1)
+        cost = 0.0 if self.overhead_s is not None else window.profile_gpu_s
         trials = tuple(
             # A curve through one point is constant: the recorded prediction itself; all cost is start-up cost.
             ProfileTrial(
@@ -139,11 +196,9 @@ class TraceWorld:
         )
 
         def finish(at_s: float) -> Event:
-            return ProfileDone(
-                at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=1, gpu_s=window.profile_gpu_s
-            )
+            return ProfileDone(at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=1, gpu_s=cost)
 
-        return Work(gpu_s=window.profile_gpu_s, finish=finish)
+        return Work(gpu_s=cost, finish=finish)
 
     def _retraining(self, command: StartRetraining) -> Work:
         self.retrainings += 1
@@ -157,7 +212,7 @@ class TraceWorld:
         def finish(at_s: float) -> Event:
             return RetrainDone(at_s=at_s, job=command.job, stream=command.stream, candidate=candidate, gpu_s=cost)
 
-        return Work(gpu_s=cost, finish=finish)
+        return Work(gpu_s=cost, finish=finish, milestones=_epoch_reports(command, option) if option else ())
 
     def _reference_gpu_s(self, name: str) -> float:
         return _mean([o.cost_gpu_s for s in self.trace.streams for w in s.windows if (o := w.option(name)) is not None])
@@ -177,7 +232,9 @@ class TraceWorld:
 
     def swap(self, command: SwapModel, at_s: float) -> Event:
         self.admitted += 1
-        self._swaps[command.stream].append((at_s, self._candidates[command.version]))
+        meter = self._meters[command.stream]
+        meter.advance(at_s)
+        meter.swapped = (at_s, self._candidates[command.version])
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
     def observe(self, command: Command, at_s: float) -> None:
@@ -186,16 +243,21 @@ class TraceWorld:
             self._show(command.stream, at_s)
         elif isinstance(command, SetShares):
             shares = dict(command.shares_pct)
-            for stream in self._streams:
+            for stream in self._meters:
                 self._infer_pct[stream] = shares.get(f"{stream}/infer", 0.0)
                 self._show(stream, at_s)
+        elif isinstance(command, ReportPlan):
+            self.plans += 1
 
     def _show(self, stream: str, at_s: float) -> None:
-        self._shown[stream].append(_Stretch(at_s=at_s, quality_frac=self._quality_frac(stream)))
+        meter, frac = self._meters[stream], self._quality_frac(stream)
+        if frac != meter.frac:
+            meter.advance(at_s)
+            meter.frac = frac
 
     def _quality_frac(self, stream: str) -> float:
         """What the share really carries: the asked knobs, or the best that fits; the cheapest in proportion when none does."""
-        share, profiles = self._infer_pct[stream], _knobs(self._streams[stream])
+        share, profiles = self._infer_pct[stream], self._profiles[stream]
         asked = next((k for k in profiles if k.name == self._knobs[stream]), None)
         if asked is None or share <= 0:
             return 0.0
@@ -206,32 +268,19 @@ class TraceWorld:
             return 0.0
         return min(asked.quality_frac, carried.quality_frac) * min(1.0, share / max(carried.demand_pct, 1e-9))
 
-    # --- the truth ----------------------------------------------------------------------------------------------------
 
-    def true_quality(self, stream: str, window: int, until_s: float = float("inf")) -> float:
-        """Of the model that serves in `window` at `until_s`, every frame analysed."""
-        recorded = self._window(stream, window)
-        opened_s = window * self.trace.window_s
-        swaps = [(at_s, q) for at_s, q in self._swaps[stream] if at_s <= until_s]
-        inside = [q for at_s, q in swaps if opened_s <= at_s < opened_s + self.trace.window_s]
-        if inside:
-            return inside[-1]
-        return recorded.start_quality if any(at_s < opened_s for at_s, _ in swaps) else recorded.base_quality
+def _epoch_reports(command: StartRetraining, option: TraceOption) -> tuple[tuple[float, Answer], ...]:
+    """One answer per epoch of an option whose way was recorded: loss is what is missing to quality 1."""
+    if not option.epoch_quality:
+        return ()
+    per_epoch = (option.cost_gpu_s - option.init_gpu_s) / len(option.epoch_quality)
 
-    def shown(self, end_s: float) -> dict[str, list[float]]:
-        """[stream][window]: quality averaged over the window as people saw it."""
-        return {s: [self._average(s, w) for w in range(self.trace.windows)] for s in self._streams}
+    def answer(epoch: int, quality: float, gpu_s: float) -> Answer:
+        report = EpochReport(job=command.job, epoch=epoch, loss=1.0 - quality, quality=quality, gpu_s=gpu_s)
+        return lambda at_s: EpochDone(at_s=at_s, stream=command.stream, report=report)
 
-    def _average(self, stream: str, window: int) -> float:
-        start, stop = window * self.trace.window_s, (window + 1) * self.trace.window_s
-        changes = {s.at_s for s in self._shown[stream]} | {at_s for at_s, _ in self._swaps[stream]}
-        cuts = [start, *sorted(t for t in changes if start < t < stop), stop]
-        total = sum((b - a) * self._at(stream, window, a) for a, b in zip(cuts, cuts[1:], strict=False))
-        return total / (stop - start)
-
-    def _at(self, stream: str, window: int, at_s: float) -> float:
-        frac = next((s.quality_frac for s in reversed(self._shown[stream]) if s.at_s <= at_s), 0.0)
-        return frac * self.true_quality(stream, window, until_s=at_s)
+    spent = ((k, q, option.init_gpu_s + k * per_epoch) for k, q in enumerate(option.epoch_quality, start=1))
+    return tuple((gpu_s, answer(k, q, gpu_s)) for k, q, gpu_s in spent)
 
 
 def _predicted(option: TraceOption) -> float | None:
