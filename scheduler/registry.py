@@ -23,6 +23,7 @@ from scheduler.ekya.baselines import HIGH, LOW, fixed_config, fixed_resources, n
 from scheduler.ekya.cached import RULES, cached
 from scheduler.ekya.cloud import cloud
 from scheduler.ekya.optimal import optimal
+from scheduler.ekya.placing import Latitude, placed
 from scheduler.ekya.thief import fair, thief, thief_repeat
 from scheduler.types import Plan, Snapshot
 
@@ -72,14 +73,28 @@ _NEEDS: dict[str, Needs] = {
 }
 
 
+#: How far a plan may be changed to fit on the GPUs, by the name before any bracket; others may be changed in every way. A split
+#: stays the split, only smaller; a fixed configuration is trained or not.
+_LATITUDE: dict[str, Latitude] = {
+    "fair": Latitude(grow=False),
+    "fixed-resources": Latitude(grow=False),
+    "no-retrain": Latitude(grow=False),
+    "cloud": Latitude(grow=False),
+    "cached": Latitude(grow=False),
+    "fixed-config": Latitude(swap=False),
+    "uniform": Latitude(grow=False, swap=False),
+}
+
+
 def known_policies() -> tuple[str, ...]:
     """Every name `make_policy` accepts, the parametrised ones by their pattern."""
     return (*POLICIES, "uniform", "uniform(CONFIG,INFER_PCT)", "cached", "cached(RULE)")
 
 
 def make_policy(name: str) -> Policy:
-    """The policy called `name`. Errors: UsageError listing the known ones."""
-    return _lookup(name)[0]
+    """The policy called `name`; for a snapshot with GPUs its plans fit on them (`placed`). Errors: UsageError listing the known
+    ones."""
+    return placed(_lookup(name)[0], _LATITUDE.get(name.strip().partition("(")[0], Latitude()))
 
 
 def needs(name: str) -> Needs:
