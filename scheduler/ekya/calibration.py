@@ -33,7 +33,7 @@ Costs: log(realised / predicted GPU-seconds) by the same solver, with a camera's
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -60,20 +60,23 @@ class ErrorPrior:
     """
 
     slope: float = 0.6
-    slope_sd: float = 0.25
+    slope_sd: float = 0.3
     headroom: float = 0.0
-    headroom_sd: float = 0.3
+    headroom_sd: float = 0.5
     bias: float = 0.0
-    bias_sd: float = 0.05
+    bias_sd: float = 0.1
     camera_sd: float = 0.03
-    option_sd: float = 0.05
-    noise_sd: float = 0.09
+    window_sd: float = 0.04
+    option_sd: float = 0.03
+    family_sd: float = 0.04
+    noise_sd: float = 0.08
     noise_weight: float = 8.0
     gain_sd: float = 0.09
     dof: float = 4.0
     half_life_windows: float = 30.0
     cost_bias_sd: float = 0.3
     cost_camera_sd: float = 0.2
+    cost_window_sd: float = 0.05
     cost_option_sd: float = 0.2
     cost_noise_sd: float = 0.15
     max_cost_ratio: float = 4.0
@@ -103,22 +106,25 @@ def correct(
     stream: str,
     quality: float,
     history: Sequence[Observation],
-    prior: ErrorPrior = ErrorPrior(),  # noqa: B008 - frozen
+    prior: ErrorPrior = ErrorPrior(),
+    families: Mapping[str, Hashable] | None = None,
 ) -> tuple[RetrainOption, ...]:
     """`options` as they should be planned on: expected end_quality, its honest quality_sd, corrected cost_gpu_s.
 
     options: as the profiler made them (a quality_sd above 0 is the part of the error known from its curve); quality: of the
     serving model, the number that the planner gets as a0; history: observations of all cameras of the box, in any order.
+    families: option name -> what options that resemble each other share (`microprofile.family_key`): they learn from each other;
+    a name that is not in it stands alone.
     Order, names and memory are kept. Errors: ValueError for a number that is not finite, or a cost that is not positive.
     """
     _check(options, quality, history)
     if not options:
         return ()
     past = _looked_at(history, stream, prior)
-    names = sorted({o.name for o in options} | {o.option for o in past})
-    gain = _fit_gains(past, names, stream, prior)
-    cost = _fit_costs(past, names, stream, prior)
-    return tuple(_corrected(option, quality, gain, cost, names, prior) for option in options)
+    kinds = _Kinds.of([*(o.name for o in options), *(o.option for o in past)], families or {})
+    gain = _fit_gains(past, kinds, stream, prior)
+    cost = _fit_costs(past, kinds, stream, prior)
+    return tuple(_corrected(option, quality, gain, cost, prior) for option in options)
 
 
 def summary(history: Sequence[Observation], stream: str | None = None) -> ErrorSummary:
@@ -137,38 +143,47 @@ def summary(history: Sequence[Observation], stream: str | None = None) -> ErrorS
 # --- the two models ---------------------------------------------------------------------------------------------------
 
 
-def _fit_gains(past: Sequence[Observation], names: Sequence[str], stream: str, prior: ErrorPrior) -> _Fit:
+def _fit_gains(past: Sequence[Observation], kinds: _Kinds, stream: str, prior: ErrorPrior) -> _Fit:
     promised = [o.predicted_quality - o.start_quality for o in past]
     base = np.array([[1.0, d, 1.0 - o.start_quality] for d, o in zip(promised, past, strict=True)]).reshape(len(past), 3)
     came = np.array([o.realised_quality - o.start_quality for o in past])
-    return _fit(
-        _Rows.of(past, names, stream, base, prior), came,
-        mean=(prior.bias, prior.slope, prior.headroom), sd=(prior.bias_sd, prior.slope_sd, prior.headroom_sd),
-        camera_sd=prior.camera_sd, option_sd=prior.option_sd, noise_sd=prior.noise_sd, prior=prior,
-    )  # fmt: skip
+    believed = _Believed(
+        mean=(prior.bias, prior.slope, prior.headroom),
+        sd=(prior.bias_sd, prior.slope_sd, prior.headroom_sd),
+        camera_sd=prior.camera_sd,
+        window_sd=prior.window_sd,
+        option_sd=prior.option_sd,
+        family_sd=prior.family_sd,
+        noise_sd=prior.noise_sd,
+    )
+    return _fit(_Rows.of(past, kinds, stream, base, prior), came, believed, prior)
 
 
-def _fit_costs(past: Sequence[Observation], names: Sequence[str], stream: str, prior: ErrorPrior) -> _Fit:
-    ratio = np.array([math.log(o.realised_gpu_s / o.predicted_gpu_s) for o in past])
-    return _fit(
-        _Rows.of(past, names, stream, np.ones((len(past), 1)), prior), ratio, mean=(0.0,), sd=(prior.cost_bias_sd,),
-        camera_sd=prior.cost_camera_sd, option_sd=prior.cost_option_sd, noise_sd=prior.cost_noise_sd, prior=prior,
-    )  # fmt: skip
+def _fit_costs(past: Sequence[Observation], kinds: _Kinds, stream: str, prior: ErrorPrior) -> _Fit:
+    base = np.ones((len(past), 1))
+    came = np.array([math.log(o.realised_gpu_s / o.predicted_gpu_s) for o in past])
+    believed = _Believed(
+        mean=(0.0,),
+        sd=(prior.cost_bias_sd,),
+        camera_sd=prior.cost_camera_sd,
+        window_sd=prior.cost_window_sd,
+        option_sd=prior.cost_option_sd,
+        family_sd=prior.cost_option_sd,
+        noise_sd=prior.cost_noise_sd,
+    )
+    return _fit(_Rows.of(past, kinds, stream, base, prior), came, believed, prior)
 
 
-def _corrected(
-    option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, names: Sequence[str], prior: ErrorPrior
-) -> RetrainOption:
+def _corrected(option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, prior: ErrorPrior) -> RetrainOption:
     promised = option.end_quality - quality
     # With error variance n2 + s2 instead of n2, the part of a promise to believe falls by this factor (a normal prior of the gain).
     own_var = option.quality_sd**2
     trust = 1.0 / (1.0 + prior.slope * own_var / prior.gain_sd**2)
-    number = names.index(option.name)
-    mean, var = gain.at((1.0, trust * promised, 1.0 - quality), number)
+    mean, var = gain.at((1.0, trust * promised, 1.0 - quality), option.name)
     lost_var = prior.gain_sd**2 * prior.slope * (1.0 - trust)  # what the prediction does not tell, the gain's spread keeps
     if promised < -_HOPELESS_SDS * prior.noise_sd:
         mean = min(mean, 0.0)
-    log_ratio, _ = cost.at((1.0,), number)
+    log_ratio, _ = cost.at((1.0,), option.name)
     bound = math.log(prior.max_cost_ratio)
     return replace(
         option,
@@ -182,95 +197,135 @@ def _corrected(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """n observations as a design of k = base + 1 + names columns: base, this camera's part, one part per option name.
+class _Kinds:
+    """Which coefficients an option name has besides those of everything: its own and its family's, as column numbers."""
 
-    x: (n, k); camera: (n,) number of the row's camera, 0 = this one; fade: (n,) weight by age."""
-
-    x: np.ndarray
-    camera: np.ndarray
-    fade: np.ndarray
+    columns: Mapping[str, tuple[int, int]]
+    names: int
+    families: int
 
     @classmethod
-    def of(cls, past: Sequence[Observation], names: Sequence[str], stream: str, base: np.ndarray, prior: ErrorPrior) -> _Rows:
-        numbers = {name: number for number, name in enumerate(names)}
-        cameras = {stream: 0}
-        camera = np.array([cameras.setdefault(o.stream, len(cameras)) for o in past], int)
-        option = np.zeros((len(past), len(names)))
-        option[np.arange(len(past)), [numbers[o.option] for o in past]] = 1.0
+    def of(cls, names: Iterable[str], families: Mapping[str, Hashable]) -> _Kinds:
+        ordered = sorted(set(names))
+        keys = list(dict.fromkeys(families[name] for name in ordered if name in families))
+        # a name without a family is one of its own
+        family = {name: keys.index(families[name]) if name in families else len(keys) + n for n, name in enumerate(ordered)}
+        columns = {name: (n, len(ordered) + family[name]) for n, name in enumerate(ordered)}
+        return cls(columns=columns, names=len(ordered), families=len(keys) + len(ordered))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """n observations as a design of k columns: base, this camera's part, one part per option name, one per family.
+
+    x: (n, k); cell: (n,) number of the row's camera and window; mine: (n,) of this camera; fade: (n,) weight by age."""
+
+    x: np.ndarray
+    cell: np.ndarray
+    mine: np.ndarray
+    fade: np.ndarray
+    kinds: _Kinds
+
+    @classmethod
+    def of(cls, past: Sequence[Observation], kinds: _Kinds, stream: str, base: np.ndarray, prior: ErrorPrior) -> _Rows:
+        cells: dict[tuple[str, int], int] = {}
+        cell = np.array([cells.setdefault((o.stream, o.window), len(cells)) for o in past], int)
+        mine = np.array([o.stream == stream for o in past], bool)
+        kind = np.zeros((len(past), kinds.names + kinds.families))
+        for row, seen in enumerate(past):
+            kind[row, kinds.columns[seen.option]] = 1.0
         newest = max((o.window for o in past), default=0)
         fade = np.array([0.5 ** ((newest - o.window) / prior.half_life_windows) for o in past])
-        return cls(x=np.hstack([base, (camera == 0)[:, None], option]), camera=camera, fade=fade)
+        return cls(x=np.hstack([base, mine[:, None], kind]), cell=cell, mine=mine, fade=fade, kinds=kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """Posterior of the k coefficients, and the noise variance of this camera. base: how many of k are neither camera nor name."""
+    """Posterior of the k coefficients, and the noise variance of this camera. base: how many of k come before the camera's."""
 
     mean: np.ndarray
     cov: np.ndarray
     noise_var: float
     base: int
+    kinds: _Kinds
 
-    def at(self, base: Sequence[float], name: int) -> tuple[float, float]:
-        """(mean, variance without noise) of this camera's outcome for option number `name`."""
+    def at(self, base: Sequence[float], name: str) -> tuple[float, float]:
+        """(mean, variance without noise) of this camera's outcome for the option `name`."""
         x = np.zeros(len(self.mean))
         x[: self.base] = base
-        x[self.base] = x[self.base + 1 + name] = 1.0
+        x[self.base] = 1.0
+        x[[self.base + 1 + column for column in self.kinds.columns[name]]] = 1.0
         return float(x @ self.mean), float(x @ self.cov @ x)
 
 
-def _fit(
-    rows: _Rows,
-    y: np.ndarray,
-    *,
-    mean: Sequence[float],
-    sd: Sequence[float],
-    camera_sd: float,
-    option_sd: float,
-    noise_sd: float,
-    prior: ErrorPrior,
-) -> _Fit:
+@dataclass(frozen=True, kw_only=True)
+class _Believed:
+    """Prior of one model's coefficients: mean and sd of the base ones, sd of the parts (all around 0) and of the noise."""
+
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    camera_sd: float
+    window_sd: float
+    option_sd: float
+    family_sd: float
+    noise_sd: float
+
+
+def _fit(rows: _Rows, y: np.ndarray, believed: _Believed, prior: ErrorPrior) -> _Fit:
     """The posterior given y (n,), by iteratively reweighted least squares."""
-    base = len(mean)
-    k = rows.x.shape[1]
-    start = np.concatenate([mean, np.zeros(k - base)])
-    precision = np.concatenate([sd, [camera_sd], np.full(k - base - 1, option_sd)]) ** -2.0
-    beta, cov, box_var, own_var = start, np.diag(1.0 / precision), noise_sd**2, noise_sd**2
-    left = y - rows.x @ beta
+    kinds, base = rows.kinds, len(believed.mean)
+    kind_sd = [believed.option_sd] * kinds.names + [believed.family_sd] * kinds.families
+    precision = np.concatenate([believed.sd, [believed.camera_sd], kind_sd]) ** -2.0
+    start = np.concatenate([believed.mean, np.zeros(len(precision) - base)])
+    beta, cov = start, np.diag(1.0 / precision)
+    box_var = own_var = believed.noise_sd**2
+    surprise = left = y - rows.x @ start
+    cells = _Cells.of(rows, believed)
+    worth, mine = prior.noise_weight, rows.mine
     for _ in range(_ROUNDS if len(y) else 0):
-        student = (prior.dof + 1.0) / (prior.dof + left**2 / box_var)
-        weight = rows.fade * student
-        gram, moment = _summed(rows, y - rows.x @ start, weight / box_var, camera_sd**-2.0)
+        weight = rows.fade * (prior.dof + 1.0) / (prior.dof + left**2 / box_var)
+        gram, moment = cells.summed(rows.x, surprise, weight / box_var)
         cov = np.linalg.inv(gram + np.diag(precision))
-        beta = start + cov @ moment
-        left = y - rows.x @ beta - _camera_parts(rows, y - rows.x @ beta, weight / box_var, camera_sd**-2.0)
+        moved = cov @ moment
+        beta = start + moved
+        left = surprise - rows.x @ moved
+        left = left - cells.parts(left, weight / box_var)
         spread = weight * left**2
-        box_var = (prior.noise_weight * noise_sd**2 + spread.sum()) / (prior.noise_weight + rows.fade.sum())
-        mine = rows.camera == 0
-        own_var = (prior.noise_weight * box_var + spread[mine].sum()) / (prior.noise_weight + rows.fade[mine].sum())
-    return _Fit(mean=beta, cov=cov, noise_var=float(own_var), base=base)
+        box_var = (worth * believed.noise_sd**2 + spread.sum()) / (worth + rows.fade.sum())
+        own_var = (worth * box_var + spread[mine].sum()) / (worth + rows.fade[mine].sum())
+    return _Fit(mean=beta, cov=cov, noise_var=float(own_var) + believed.window_sd**2, base=base, kinds=kinds)
 
 
-def _summed(rows: _Rows, y: np.ndarray, weight: np.ndarray, camera_precision: float) -> tuple[np.ndarray, np.ndarray]:
-    """(X'V^-1 X, X'V^-1 y) where V holds, besides the noise, the other cameras' own parts (Sherman-Morrison per camera)."""
-    weighted = rows.x * weight[:, None]
-    gram, moment = weighted.T @ rows.x, weighted.T @ y
-    cameras = int(rows.camera.max()) + 1
-    x_sum = np.zeros((cameras, rows.x.shape[1]))
-    np.add.at(x_sum, rows.camera, weighted)
-    y_sum = np.bincount(rows.camera, weight * y, cameras)
-    share = 1.0 / (camera_precision + np.bincount(rows.camera, weight, cameras))
-    share[0] = 0.0  # this camera's part is a column
-    return gram - (x_sum * share[:, None]).T @ x_sum, moment - x_sum.T @ (share * y_sum)
+@dataclass(frozen=True, kw_only=True)
+class _Cells:
+    """What the observations of one camera in one window have in common, summed out. number: (n,) cell of each row;
+    precision: (cells,) 1 / variance of the common part: the window's, for other cameras with their own part (this one's is a
+    column; that several windows of another camera share a part is left out, which weighs a camera with many a little more)."""
 
+    number: np.ndarray
+    precision: np.ndarray
 
-def _camera_parts(rows: _Rows, left: np.ndarray, weight: np.ndarray, camera_precision: float) -> np.ndarray:
-    """What each row's camera is off by, shrunk to the box; 0 for this camera, whose part is a column."""
-    cameras = int(rows.camera.max()) + 1
-    parts = np.bincount(rows.camera, weight * left, cameras) / (camera_precision + np.bincount(rows.camera, weight, cameras))
-    parts[0] = 0.0
-    return parts[rows.camera]
+    @classmethod
+    def of(cls, rows: _Rows, believed: _Believed) -> _Cells:
+        cells = int(rows.cell.max()) + 1 if len(rows.cell) else 0
+        other = np.zeros(cells, bool)
+        other[rows.cell] = ~rows.mine
+        return cls(number=rows.cell, precision=1.0 / (believed.window_sd**2 + other * believed.camera_sd**2))
+
+    def summed(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(X'V^-1 X, X'V^-1 y), V = noise + common parts; Sherman-Morrison per cell. weight: (n,) 1 / noise variance."""
+        cells, weighted = len(self.precision), x * weight[:, None]
+        x_sum = np.zeros((cells, x.shape[1]))
+        np.add.at(x_sum, self.number, weighted)
+        y_sum = np.bincount(self.number, weight * y, cells)
+        share = 1.0 / (self.precision + np.bincount(self.number, weight, cells))
+        return weighted.T @ x - (x_sum * share[:, None]).T @ x_sum, weighted.T @ y - x_sum.T @ (share * y_sum)
+
+    def parts(self, left: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """(n,) what each row's cell is off by, shrunk to 0."""
+        cells = len(self.precision)
+        total = np.bincount(self.number, weight, cells)
+        return (np.bincount(self.number, weight * left, cells) / (self.precision + total))[self.number]
 
 
 # --- input ------------------------------------------------------------------------------------------------------------
