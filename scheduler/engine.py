@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler import react
+from scheduler import budget, react
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -59,6 +59,8 @@ from scheduler.events import (
     TimerFired,
 )
 from scheduler.registry import make_policy, needs
+from scheduler.slaq import Forecasts
+from scheduler.slaq.reallocate import Goal
 from scheduler.types import (
     CachedModel,
     KnobProfile,
@@ -91,6 +93,7 @@ class BoxEngine:
         self.state = state or BoxState(golden_gpu_s=config.golden_gpu_s)
         self._policy = make_policy(config.policy)
         self._needs = needs(config.policy)
+        self._forecasts = Forecasts()
         self._out: list[Command] = []
         self._handlers: dict[type[Event], Callable[..., None]] = {
             BoxStarted: self._box_started,
@@ -405,6 +408,8 @@ class BoxEngine:
         if why:
             react.refit(running)
             self._replan_soon(event.at_s, f"{event.stream}: {why}")
+        elif self.config.slaq is not None and self.state.phase == "planned":
+            self._move_budget(event.at_s, self.config.slaq)
 
     def _replan_soon(self, at_s: float, why: str) -> None:
         """A plan for a reason of its own, not sooner than the dwell after the last one: shares must not oscillate."""
@@ -415,6 +420,23 @@ class BoxEngine:
         elif not self.state.reacting:
             self.state.reacting = True
             self._out.append(SetTimer(timer=REACT, at_s=due_s))
+
+    def _move_budget(self, at_s: float, objective: Goal) -> None:
+        """SLAQ: what the plan gave to training moves between the retrainings that run, by what each promises per GPU-second. On
+        several devices only between those that lie on the same one."""
+        state, moved = self.state, False
+        for group in budget.groups([s for s in _sorted(state.streams) if s.live and s.running and s.train_pct > 0]):
+            shares = budget.moved(
+                group, self.config, objective=objective, now_s=at_s, ends_s=state.ends_s, since_s=state.moved_s,
+                forecasts=self._forecasts,
+            )  # fmt: skip
+            for stream in group:
+                moved |= stream.train_pct != shares[stream.id]
+                stream.train_pct = shares[stream.id]
+                stream.gpu_pct = tuple((gpu, shares[stream.id]) for gpu, _ in stream.gpu_pct)
+        state.moved_s = at_s
+        if moved:
+            self._emit_shares()
 
     def _retrain_done(self, event: RetrainDone) -> None:
         if self._running(event.stream, event.job) is None:
@@ -531,7 +553,7 @@ class BoxEngine:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
         reasons = (*(f"planned anew: {why}" for why in state.why), *_reasons(snapshot, plan))
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
-        state.replanned_s, state.reacting, state.why = at_s, False, []
+        state.replanned_s, state.moved_s, state.reacting, state.why = at_s, at_s, False, []
         self._apply(plan, snapshot, first)
 
     def _snapshot(self, remaining_s: float) -> Snapshot:
@@ -555,7 +577,7 @@ class BoxEngine:
     def _view(self, stream: StreamState) -> StreamView:
         running = stream.running
         if running is not None:
-            option = replace(running.option, cost_gpu_s=_remaining_gpu_s(running))
+            option = replace(running.option, cost_gpu_s=running.left_gpu_s())
             retrain: tuple[RetrainOption, ...] = (option,)
         else:
             retrain = () if stream.done or stream.gating or stream.candidate else stream.options
@@ -609,7 +631,7 @@ class BoxEngine:
         job = self._job(stream.id, "train")
         stream.running = Running(
             job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
-            start_quality=stream.quality, expected=stream.expected.get(name, Expected()),
+            start_quality=stream.quality, started_s=self.state.replanned_s, expected=stream.expected.get(name, Expected()),
         )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
@@ -713,19 +735,6 @@ def best_affordable(knobs: tuple[KnobProfile, ...], share_pct: float) -> KnobPro
     """The best knobs `share_pct` can carry; the cheapest when none fits but there is a share (frames will be skipped); else None."""
     cheapest = min(knobs, key=lambda k: (k.demand_pct, k.name), default=None) if share_pct > 0 else None
     return best_knobs(knobs, share_pct) or cheapest
-
-
-def _remaining_gpu_s(running: Running) -> float:
-    """What a running retraining still needs: the prediction's part for the epochs left, or the measured pace when that is slower
-    (`react.refit` moves the prediction itself when the pace leaves it)."""
-    total = running.option.cost_gpu_s
-    if running.epoch <= 0:
-        return total
-    left = max(0, running.config.epochs - running.epoch)
-    pace = running.used_gpu_s / running.epoch
-    return max(
-        pace * left if running.last_epoch_gpu_s <= 0 else running.last_epoch_gpu_s * left, total * left / running.config.epochs
-    )
 
 
 def _note_epoch(running: Running, event: EpochDone) -> None:

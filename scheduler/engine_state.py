@@ -37,7 +37,8 @@ class EngineConfig:
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
-    slaq: objective by which the training budget moves between running retrainings after each epoch, None: shares stay as planned.
+    slaq: objective by which the training budget moves between running retrainings after each epoch, None: shares stay as planned;
+    slaq_age_s: after so long below its fair part a job's gains count double, None: never.
     """
 
     window_s: float = 200.0
@@ -76,7 +77,8 @@ class EngineConfig:
     react_fast: float = 0.8
     react_slow: float = 1.25
     react_dwell_s: float = 10.0
-    slaq: Literal["sum", "max-min"] | None = None
+    slaq: Literal["sum", "minmax", "finish"] | None = None
+    slaq_age_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,20 @@ class Running:
     losses: list[float] = field(default_factory=list)
     qualities: list[tuple[int, float]] = field(default_factory=list)
     expected: Expected = field(default_factory=Expected)
+    below_fair_s: float = 0.0  # how long it has had less than its part of the training budget
+
+    def pace_gpu_s(self) -> float:
+        """GPU-seconds of an epoch: measured, else predicted."""
+        return self.last_epoch_gpu_s or self.expected.epoch_gpu_s or self.option.cost_gpu_s / self.config.epochs
+
+    def left_gpu_s(self) -> float:
+        """What it still needs, gate and margin included: the prediction's part for the epochs left, or the measured pace when that is
+        slower (`react.refit` moves the prediction itself when the pace leaves it)."""
+        if self.epoch <= 0:
+            return self.option.cost_gpu_s
+        left = max(0, self.config.epochs - self.epoch)
+        pace = self.last_epoch_gpu_s or self.used_gpu_s / self.epoch
+        return max(pace * left, self.option.cost_gpu_s * left / self.config.epochs)
 
 
 @dataclass(kw_only=True)
@@ -177,6 +193,7 @@ class BoxState:
     ends_s: float = 0.0
     planned_s: float | None = None  # first plan of the window
     replanned_s: float = 0.0  # newest plan
+    moved_s: float = 0.0  # newest plan or move of the training budget
     reacting: bool = False  # a reactive plan waits for the dwell to pass
     golden_gpu_s: float = 0.1
     delivered_frac: float = 1.0  # part of a promised share that preparation really received
