@@ -59,12 +59,12 @@ class ErrorPrior:
     max_observations: of other cameras, the newest are looked at.
     """
 
-    slope: float = 0.6
+    slope: float = 0.4
     slope_sd: float = 0.3
-    headroom: float = 0.0
+    headroom: float = 0.4
     headroom_sd: float = 0.5
     bias: float = 0.0
-    bias_sd: float = 0.1
+    bias_sd: float = 0.05
     camera_sd: float = 0.03
     window_sd: float = 0.04
     option_sd: float = 0.03
@@ -122,7 +122,7 @@ def correct(
         return ()
     past = _looked_at(history, stream, prior)
     kinds = _Kinds.of([*(o.name for o in options), *(o.option for o in past)], families or {})
-    gain = _fit_gains(past, kinds, stream, prior)
+    gain = _fit_gains(past, kinds, stream, quality, prior)
     cost = _fit_costs(past, kinds, stream, prior)
     return tuple(_corrected(option, quality, gain, cost, prior) for option in options)
 
@@ -143,9 +143,9 @@ def summary(history: Sequence[Observation], stream: str | None = None) -> ErrorS
 # --- the two models ---------------------------------------------------------------------------------------------------
 
 
-def _fit_gains(past: Sequence[Observation], kinds: _Kinds, stream: str, prior: ErrorPrior) -> _Fit:
+def _fit_gains(past: Sequence[Observation], kinds: _Kinds, stream: str, quality: float, prior: ErrorPrior) -> _Fit:
     promised = [o.predicted_quality - o.start_quality for o in past]
-    base = np.array([[1.0, d, 1.0 - o.start_quality] for d, o in zip(promised, past, strict=True)]).reshape(len(past), 3)
+    base = np.array([[1.0, d, quality - o.start_quality] for d, o in zip(promised, past, strict=True)]).reshape(len(past), 3)
     came = np.array([o.realised_quality - o.start_quality for o in past])
     believed = _Believed(
         mean=(prior.bias, prior.slope, prior.headroom),
@@ -179,7 +179,7 @@ def _corrected(option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, pr
     # With error variance n2 + s2 instead of n2, the part of a promise to believe falls by this factor (a normal prior of the gain).
     own_var = option.quality_sd**2
     trust = 1.0 / (1.0 + prior.slope * own_var / prior.gain_sd**2)
-    mean, var = gain.at((1.0, trust * promised, 1.0 - quality), option.name)
+    mean, var = gain.at((1.0, trust * promised, 0.0), option.name)
     lost_var = prior.gain_sd**2 * prior.slope * (1.0 - trust)  # what the prediction does not tell, the gain's spread keeps
     if promised < -_HOPELESS_SDS * prior.noise_sd:
         mean = min(mean, 0.0)
