@@ -142,5 +142,5 @@ def no_retrain(snapshot: Snapshot) -> Plan:
 
 
 def _estimators(snapshot: Snapshot) -> list[StreamEstimator]:
-    speed = SpeedCurve(snapshot.speed)
+    speed = SpeedCurve.of(snapshot)
     return [StreamEstimator.of(view, snapshot, speed) for view in snapshot.streams]

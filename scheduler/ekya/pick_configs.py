@@ -2,16 +2,17 @@
 
 Streams meet only in the total, so each is solved alone and remembered by its (infer, train) quanta: one steal touches at most
 two streams. Allocations are ranked by (streams below the floor ascending, mean quality descending); the paper leaves an empty
-pool undefined, a hard minus infinity makes the thief stick, and a floor applied at the end only can be violated.
+pool undefined, a hard minus infinity makes the thief stick, and a floor applied at the end only can be violated. The smallest
+possible number of streams below the floor is known beforehand (`cheapest_floors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from configs.errors import UsageError
-from scheduler.ekya.estimate import QUALITY_TOL, Choice, SpeedCurve, StreamEstimator
+from scheduler.ekya.estimate import Choice, SpeedCurve, StreamEstimator
 from scheduler.types import Plan, Snapshot, StreamPlan
 
 #: Quanta of one stream: (inference, training).
@@ -24,6 +25,11 @@ class Rank:
 
     below: int
     quality: float
+
+
+#: Added to a stream's value for each stream below the floor. No steal moves two qualities by as much, and a float near it still
+#: resolves 1e-15, so that comparing two sums of two values is comparing their ranks.
+BELOW_VALUE = -8.0
 
 
 class PickConfigs:
@@ -44,37 +50,36 @@ class PickConfigs:
         self.quantum_pct = snapshot.quantum_pct
         #: Whole quanta; what capacity holds beyond them can be owned by nobody and ends up as spare.
         self.quanta = snapshot.capacity_pct // snapshot.quantum_pct
-        speed = SpeedCurve(snapshot.speed)
-        self.estimators = tuple(StreamEstimator.of(view, snapshot, speed, only_useful=only_useful) for view in snapshot.streams)
-        self._memo: list[dict[Pair, Choice]] = [{} for _ in self.estimators]
+        self.speed = SpeedCurve.of(snapshot)
+        self.estimators = tuple(
+            StreamEstimator.of(view, snapshot, self.speed, only_useful=only_useful) for view in snapshot.streams
+        )
+        self._memo: list[dict[Pair, float]] = [{} for _ in self.estimators]
         self.calls = 0
 
     def choice(self, stream: int, pair: Pair) -> Choice:
         """Best choice of stream number `stream` under `pair` quanta."""
+        infer, train = pair
+        return self.estimators[stream].best(infer * self.quantum_pct, train * self.quantum_pct)
+
+    def value(self, stream: int, pair: Pair) -> float:
+        """The quality of `choice`, plus `BELOW_VALUE` if it is below the floor. Remembered."""
         memo = self._memo[stream]
         found = memo.get(pair)
         if found is None:
             infer, train = pair
-            found = self.estimators[stream].best(infer * self.quantum_pct, train * self.quantum_pct)
-            memo[pair] = found
+            quality, below = self.estimators[stream].value(infer * self.quantum_pct, train * self.quantum_pct)
+            found = memo[pair] = quality + BELOW_VALUE if below else quality
         return found
 
     def rank(self, pairs: Sequence[Pair]) -> Rank:
         """Rank of a whole allocation; pairs in stream order."""
-        self.calls += 1
-        choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
-        return rank_of(choices)
+        return rank_of([self.choice(v, pair) for v, pair in enumerate(pairs)])
 
-    def improves(self, pairs: Sequence[Pair], changed: Mapping[int, Pair]) -> bool:
-        """Would new pairs for the `changed` streams make a better allocation? The others add the same to both sides."""
-        self.calls += 1
-        now = [self.choice(v, pairs[v]) for v in changed]
-        then = [self.choice(v, pair) for v, pair in changed.items()]
-        below = sum(c.below_floor for c in then) - sum(c.below_floor for c in now)
-        if below != 0:
-            return below < 0
-        gain = sum(c.quality for c in then) - sum(c.quality for c in now)
-        return gain / len(pairs) > QUALITY_TOL
+    def floors(self) -> list[int | None]:
+        """Per stream, the smallest inference quanta that keep it from being below the floor; None where nothing does."""
+        needed = [estimator.floor_quanta(self.quantum_pct) for estimator in self.estimators]
+        return [quanta if quanta is not None and quanta <= self.quanta else None for quanta in needed]
 
     def plan(self, policy: str, pairs: Sequence[Pair]) -> Plan:
         """The plan of an allocation."""
@@ -82,6 +87,21 @@ class PickConfigs:
         shares = [(infer * q, train * q) for infer, train in pairs]
         choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
         return build_plan(self.snapshot, policy, shares, choices, steps=self.calls)
+
+
+def cheapest_floors(floors: Sequence[int | None], quanta: int) -> list[int]:
+    """The streams that `quanta` keep from being below the floor when the cheapest go first (ties: stream order).
+
+    No allocation keeps more: those that one keeps hold at least their floors, so the k it keeps need at least the k smallest
+    floors, and cheapest-first takes as many of the smallest as fit.
+    """
+    reached: list[int] = []
+    for stream in sorted((v for v, floor in enumerate(floors) if floor is not None), key=lambda v: floors[v] or 0):
+        quanta -= floors[stream] or 0
+        if quanta < 0:
+            break
+        reached.append(stream)
+    return reached
 
 
 def rank_of(choices: Sequence[Choice]) -> Rank:

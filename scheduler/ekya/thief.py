@@ -6,17 +6,19 @@
 Jobs, in order: each stream's inference job, then its training job if the stream has any retraining option. The start is the
 fair split, remainder to the first jobs. Every share is an integer number of quanta, so the sum is constant and nothing drifts.
 What we changed: the incumbent is copied before each trial (the listing aliases it); in thief-repeat the last steal takes what
-the victim still holds; allocations are ranked with the floor first (`pick_configs.Rank`), by the streams that a steal touches.
+the victim still holds; allocations are ranked with the floor first (`pick_configs.Rank`), by the streams that a steal touches;
+a run that ends with more streams below the floor than must be starts again from the floors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from scheduler.ekya.estimate import is_useful
-from scheduler.ekya.pick_configs import Pair, PickConfigs
-from scheduler.types import Plan, RetrainOption, Snapshot, StreamView
+import numpy as np
+
+from scheduler.ekya.estimate import QUALITY_TOL, is_useful
+from scheduler.ekya.pick_configs import Pair, PickConfigs, cheapest_floors
+from scheduler.types import Plan, Snapshot
 
 #: A job: (stream number, 0 = inference / 1 = training).
 Job = tuple[int, int]
@@ -43,52 +45,136 @@ def to_pairs(jobs: Sequence[Job], shares: Sequence[int], streams: int) -> list[P
     return [(infer, train) for infer, train in pairs]
 
 
-@dataclass
 class _Search:
-    """The incumbent allocation of one run and how it is improved. pairs: (infer, train) quanta in stream order."""
+    """The incumbent allocation of one run and how it is improved, with what each single steal is worth kept beside it.
 
-    picker: PickConfigs
-    jobs: tuple[Job, ...]
-    pairs: list[Pair]
-    steal_quanta: int
-    cap_last: bool
+    pairs: (infer, train) quanta in stream order. Over the jobs, float (J,), in values (`PickConfigs.value`) and for the incumbent:
+        held    quanta that a steal would take from the job: steal_quanta, less where the last one is capped, 0 for none
+        lost    what its stream's value changes by when they are taken; -inf where there is nothing to take
+        won     (J, steal_quanta + 1) what its stream's value changes by when the job gets 0, 1, ... quanta
+        turned  what its stream's value changes by when the job steals from the stream's other job; -inf without another
+    A steal between two streams is worth won + lost, because no other stream sees it, and an accepted one changes the entries
+    of two streams only. So the victims of a thief are tried all at once, and thieves for which no victim can be worth it are
+    passed over; the decisions and their order are those of the listing (the tests hold it against one written out plainly).
+    """
 
-    def steal(self, thief: Job, victim: Job) -> bool:
-        """Steal from one victim for as long as each steal helps; True if the incumbent moved."""
-        moved = False
-        while True:
-            held = self.pairs[victim[0]][victim[1]]
-            amount = min(self.steal_quanta, held) if self.cap_last else self.steal_quanta
-            if amount == 0 or amount > held:
-                return moved
-            trial = _moved(self.pairs, thief, victim, amount)
-            if not self.picker.improves(self.pairs, trial):
-                return moved
-            for stream, pair in trial.items():
-                self.pairs[stream] = pair
-            moved = True
+    def __init__(self, picker: PickConfigs, pairs: Sequence[Pair], steal_quanta: int, *, cap_last: bool) -> None:
+        self.picker, self.pairs, self.steal_quanta, self.cap_last = picker, list(pairs), steal_quanta, cap_last
+        self.jobs = jobs_of(picker.snapshot)
+        self.jobs_of_stream: list[list[int]] = [[] for _ in pairs]
+        for job, (stream, _) in enumerate(self.jobs):
+            self.jobs_of_stream[stream].append(job)
+        count = len(self.jobs)
+        self.held = np.zeros(count, np.int64)
+        self.lost = np.full(count, -np.inf)
+        self.won = np.full((count, steal_quanta + 1), -np.inf)
+        self.turned = np.full(count, -np.inf)
+        #: A gain in the sum of values that is a gain in their mean.
+        self.least = QUALITY_TOL * len(pairs)
+        for stream in range(len(pairs)):
+            self._refresh(stream)
 
     def sweep(self) -> bool:
         """One pass over all ordered pairs of jobs; True if anything moved."""
-        moved = False
-        for thief in self.jobs:
-            for victim in self.jobs:
-                if victim != thief and self.steal(thief, victim):
-                    moved = True
+        moved, thief = False, 0
+        while thief < len(self.jobs):
+            hopeful = self._next_hopeful(thief)
+            passed = slice(thief, hopeful)
+            # each of those that are passed over looks at every other job that holds something
+            self.picker.calls += (hopeful - thief) * _count(self.held) - _count(self.held[passed])
+            if hopeful < len(self.jobs) and self._steal_from_all(hopeful):
+                moved = True
+            thief = hopeful + 1
         return moved
 
-    def retrainings(self) -> list[tuple[StreamView, RetrainOption | None]]:
-        """What each stream would train under the incumbent."""
+    def _next_hopeful(self, first: int) -> int:
+        """The first job from `first` on for which some steal may help; the number of jobs if there is none."""
+        if not len(self.lost):
+            return 0
+        most = self.won[first:].max(axis=1) + self.lost.max()
+        hopeful = np.flatnonzero((most > self.least) | (self.turned[first:] > self.least))
+        return first + int(hopeful[0]) if len(hopeful) else len(self.jobs)
+
+    def _steal_from_all(self, thief: int) -> bool:
+        """Steal from one victim after the other, from each for as long as each steal helps; True if the incumbent moved."""
+        moved, victim = False, 0
+        while True:
+            worth = self._worth(thief)[victim:]
+            helping = np.flatnonzero(worth > self.least)
+            found = victim + int(helping[0]) if len(helping) else len(self.jobs)
+            looked_at = slice(victim, found + 1)
+            self.picker.calls += _count(self.held[looked_at]) - (victim <= thief <= found and bool(self.held[thief]))
+            if found == len(self.jobs):
+                return moved
+            self._move(thief, found)
+            victim, moved = found, True
+
+    def _worth(self, thief: int) -> np.ndarray:
+        """What the value of the allocation changes by when `thief` steals from each job, float (J,)."""
+        won = self.won[thief, 1] if self.steal_quanta == 1 else self.won[thief][self.held]
+        worth: np.ndarray = won + self.lost
+        for job in self.jobs_of_stream[self.jobs[thief][0]]:
+            worth[job] = self.turned[thief] if job != thief else -np.inf
+        return worth
+
+    def _move(self, thief: int, victim: int) -> None:
+        amount = int(self.held[victim])
+        for stream in {self.jobs[thief][0], self.jobs[victim][0]}:
+            pair = self.pairs[stream]
+            if self.jobs[victim][0] == stream:
+                pair = _plus(pair, self.jobs[victim][1], -amount)
+            if self.jobs[thief][0] == stream:
+                pair = _plus(pair, self.jobs[thief][1], amount)
+            self.pairs[stream] = pair
+            self._refresh(stream)
+
+    def _refresh(self, stream: int) -> None:
+        """Bring the entries of a stream's jobs up to its pair."""
+        pair, jobs, value = self.pairs[stream], self.jobs_of_stream[stream], self.picker.value
+        now = value(stream, pair)
+        for job in jobs:
+            kind = self.jobs[job][1]
+            held = self._taken_from(pair[kind])
+            self.held[job] = held
+            self.lost[job] = value(stream, _plus(pair, kind, -held)) - now if held else -np.inf
+            for amount in range(1, self.steal_quanta + 1):
+                self.won[job, amount] = value(stream, _plus(pair, kind, amount)) - now
+        if len(jobs) == 2:
+            for job in jobs:
+                kind = self.jobs[job][1]
+                other = self._taken_from(pair[1 - kind])
+                turned = _plus(_plus(pair, kind, other), 1 - kind, -other)
+                self.turned[job] = value(stream, turned) - now if other else -np.inf
+
+    def _taken_from(self, share: int) -> int:
+        """The quanta that one steal takes from a job which holds `share`."""
+        if share >= self.steal_quanta:
+            return self.steal_quanta
+        return share if self.cap_last else 0
+
+    def below_count(self) -> int:
+        """Streams below the floor under the incumbent."""
+        return sum(self.picker.estimators[v].value(*self._shares(v))[1] for v in range(len(self.pairs)))
+
+    def trains_useless(self) -> bool:
+        """Does the incumbent retrain with an option that does not raise quality?"""
         views = self.picker.snapshot.streams
-        return [(view, self.picker.choice(v, self.pairs[v]).retrain) for v, view in enumerate(views)]
+        chosen = [self.picker.choice(v, pair).retrain for v, pair in enumerate(self.pairs)]
+        return any(option is not None and not is_useful(option, view) for view, option in zip(views, chosen, strict=True))
+
+    def _shares(self, stream: int) -> tuple[int, int]:
+        infer, train = self.pairs[stream]
+        return infer * self.picker.quantum_pct, train * self.picker.quantum_pct
 
 
-def _moved(pairs: Sequence[Pair], thief: Job, victim: Job, amount: int) -> dict[int, Pair]:
-    """The one or two streams' pairs after a steal; the incumbent's are left alone (the listing aliases them)."""
-    trial = {stream: list(pairs[stream]) for stream in (thief[0], victim[0])}
-    trial[victim[0]][victim[1]] -= amount
-    trial[thief[0]][thief[1]] += amount
-    return {stream: (infer, train) for stream, (infer, train) in trial.items()}
+def _count(held: np.ndarray) -> int:
+    """How many jobs have something to take."""
+    return int(np.count_nonzero(held))
+
+
+def _plus(pair: Pair, kind: int, amount: int) -> Pair:
+    """`pair` with `amount` quanta more for inference (kind 0) or training (kind 1)."""
+    return (pair[0] + amount, pair[1]) if kind == 0 else (pair[0], pair[1] + amount)
 
 
 def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
@@ -97,17 +183,38 @@ def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
     The listing offers every option, and the known answers were made so. Only hand-back can be drawn to a useless one: the
     share that it frees flatters it, although giving that share to inference at once is at least as good.
     """
-    search = _run(PickConfigs(snapshot, only_useful=False), steal_quanta, repeat=repeat)
-    if any(option is not None and not is_useful(option, view) for view, option in search.retrainings()):
+    search = _run(PickConfigs(snapshot, only_useful=snapshot.estimate == "static"), steal_quanta, repeat=repeat)
+    if search.trains_useless():
         return _run(PickConfigs(snapshot), steal_quanta, repeat=repeat)
     return search
 
 
 def _run(picker: PickConfigs, steal_quanta: int, *, repeat: bool) -> _Search:
-    jobs = jobs_of(picker.snapshot)
-    start = to_pairs(jobs, fair_split(picker.quanta, len(jobs)), len(picker.estimators))
-    picker.rank(start)
-    search = _Search(picker, jobs, start, max(1, steal_quanta), cap_last=repeat)
+    """The thief from the fair split. If more streams end below the floor than must, it stuck: again from the floors.
+
+    The second start holds as few streams below the floor as any allocation (`cheapest_floors`), and no steal adds one.
+    """
+    jobs, streams = jobs_of(picker.snapshot), len(picker.estimators)
+    search = _climb(picker, to_pairs(jobs, fair_split(picker.quanta, len(jobs)), streams), steal_quanta, repeat=repeat)
+    if picker.snapshot.min_quality <= 0:
+        return search
+    floors = picker.floors()
+    reached = cheapest_floors(floors, picker.quanta)
+    if search.below_count() == streams - len(reached):
+        return search
+    return _climb(picker, floors_first(jobs, floors, reached, picker.quanta), steal_quanta, repeat=repeat)
+
+
+def floors_first(jobs: Sequence[Job], floors: Sequence[int | None], reached: Sequence[int], quanta: int) -> list[Pair]:
+    """The `reached` streams' floors, and the fair split over all jobs of what is left."""
+    needed = {stream: floors[stream] or 0 for stream in reached}
+    rest = to_pairs(jobs, fair_split(quanta - sum(needed.values()), len(jobs)), len(floors))
+    return [(infer + needed.get(stream, 0), train) for stream, (infer, train) in enumerate(rest)]
+
+
+def _climb(picker: PickConfigs, start: Sequence[Pair], steal_quanta: int, *, repeat: bool) -> _Search:
+    picker.calls += 1
+    search = _Search(picker, start, max(1, steal_quanta), cap_last=repeat)
     while search.sweep() and repeat:
         pass
     return search
@@ -128,6 +235,5 @@ def thief_repeat(snapshot: Snapshot, *, steal_quanta: int = 1, policy: str = "th
 def fair(snapshot: Snapshot) -> Plan:
     """The thief's starting point: the fair split over all jobs with the best configurations under it."""
     picker, jobs = PickConfigs(snapshot), jobs_of(snapshot)
-    pairs = to_pairs(jobs, fair_split(picker.quanta, len(jobs)), len(snapshot.streams))
-    picker.rank(pairs)
-    return picker.plan("fair", pairs)
+    picker.calls = 1
+    return picker.plan("fair", to_pairs(jobs, fair_split(picker.quanta, len(jobs)), len(snapshot.streams)))

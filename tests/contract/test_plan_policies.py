@@ -36,7 +36,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     streams = tuple(_with_past(view, draw(st.integers(0, 3))) for view in made.streams)
     network = draw(st.sampled_from([None, Network(up_mbps=5.1, down_mbps=17.5, up_mb=16, down_mb=40)]))
     made = replace(made, streams=streams, network=network)
-    return replace(made, speed=draw(st.sampled_from([(), ((0.0, 0.0), (40.0, 0.7), (100.0, 1.0))])))
+    sd = draw(st.sampled_from([0.0, 0.1]))
+    return replace(
+        made,
+        speed=draw(st.sampled_from([(), ((0.0, 0.0), (40.0, 0.7), (100.0, 1.0))])),
+        train_max_pct=draw(st.sampled_from([None, 20, 100])),
+        streams=tuple(replace(v, retrain=tuple(replace(o, quality_sd=sd) for o in v.retrain)) for v in made.streams),
+    )
 
 
 def _with_past(view: StreamView, models: int) -> StreamView:
@@ -62,7 +68,7 @@ def test_every_plan_can_be_carried_out(name: str, snapshot: Snapshot) -> None:
 
 
 def check_streams(plan: Plan, snapshot: Snapshot) -> None:
-    speed = SpeedCurve(snapshot.speed)
+    speed = SpeedCurve.of(snapshot)
     for planned, view in zip(plan.streams, snapshot.streams, strict=True):
         best = best_knobs(view.knobs, planned.infer_pct)
         assert planned.knobs == (best.name if best else None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from scheduler.ekya.estimate import SpeedCurve, StreamEstimator, duration_s
 from scheduler.ekya.optimal import optimal
-from scheduler.ekya.pick_configs import PickConfigs
 from scheduler.ekya.thief import fair, fair_split, thief, thief_repeat
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import KnobProfile, Plan, RetrainOption, Snapshot, StreamView
@@ -36,13 +37,20 @@ def problems(draw: st.DrawFn, *, most_streams: int = 5, most_quanta: int = 16) -
     )
     quantum_pct = draw(st.sampled_from([10, 15, 25]))
     capacity_pct = quantum_pct * draw(st.integers(1, most_quanta)) + draw(st.sampled_from([0, 7]))
-    speed = draw(st.sampled_from([(), SPEED]))
-    return replace(made, quantum_pct=quantum_pct, capacity_pct=capacity_pct, speed=speed)
+    sd = draw(st.sampled_from([0.0, 0.05, 0.2]))
+    return replace(
+        made,
+        quantum_pct=quantum_pct,
+        capacity_pct=capacity_pct,
+        speed=draw(st.sampled_from([(), SPEED])),
+        train_max_pct=draw(st.sampled_from([None, 20, 100])),
+        streams=tuple(replace(v, retrain=tuple(replace(o, quality_sd=sd) for o in v.retrain)) for v in made.streams),
+    )
 
 
 def rank(plan: Plan) -> tuple[int, float]:
     """Smaller is better; rounded, so that float noise does not order plans."""
-    return sum(s.below_floor for s in plan.streams), -round(plan.expected_quality, 9)
+    return sum(s.below_floor for s in plan.streams), -round(plan.expected_quality, 8)
 
 
 @settings(max_examples=150, deadline=None)
@@ -76,9 +84,18 @@ def test_the_order_of_streams_does_not_move_the_optimum(snapshot: Snapshot, shuf
 # --- the exact plan against flat enumeration --------------------------------------------------------------------------
 
 
+def gated_mean(option: RetrainOption, quality: float) -> float:
+    """Mean of max(quality, X), X normal around the prediction, by integrating the part above `quality` numerically."""
+    if option.quality_sd == 0:
+        return max(quality, option.end_quality)
+    x = np.linspace(quality, max(quality, option.end_quality) + 9 * option.quality_sd, 20_001)
+    return quality + float(np.trapezoid(norm.sf(x, option.end_quality, option.quality_sd), x))
+
+
 def seen_quality(snapshot: Snapshot, view: StreamView, infer_pct: int, train_pct: int) -> list[tuple[bool, float]]:
     """(below, quality) of every (knobs, option) a stream may take under its shares: the formulas, written out once more."""
     speed = SpeedCurve(snapshot.speed)
+    most_pct = snapshot.train_max_pct or math.inf
 
     def keeps(knob: KnobProfile | None, share: int) -> float:
         return knob.quality_frac if knob and 0 < share >= knob.demand_pct else 0.0
@@ -93,9 +110,9 @@ def seen_quality(snapshot: Snapshot, view: StreamView, infer_pct: int, train_pct
         below = now * view.quality < snapshot.min_quality - 1e-12
         results.append((below, now * view.quality))
         for option in view.retrain:
-            taken_s = duration_s(option.cost_gpu_s, train_pct, speed)
+            taken_s = duration_s(option.cost_gpu_s, min(train_pct, most_pct), speed)
             if option.end_quality > view.quality and taken_s <= total_s and total_s > 0:
-                area = now * view.quality * taken_s + after * option.end_quality * (total_s - taken_s)
+                area = now * view.quality * taken_s + after * gated_mean(option, view.quality) * (total_s - taken_s)
                 results.append((below, area / total_s))
     return results
 
@@ -113,7 +130,7 @@ def flat_optimum(snapshot: Snapshot) -> tuple[int, float]:
             pairs = seen_quality(snapshot, view, shares[2 * number] * step, shares[2 * number + 1] * step)
             worst, negative = min((b, -q) for b, q in pairs)
             below, total = below + worst, total - negative
-        best = min(best, (below, -round(total / len(snapshot.streams), 9)))
+        best = min(best, (below, -round(total / len(snapshot.streams), 8)))
     return best
 
 
@@ -130,21 +147,6 @@ def test_the_exact_plan_equals_flat_enumeration_of_three_streams(estimate: str, 
     made = replace(made, estimate=estimate)  # type: ignore[arg-type]
     assert any(s.running for s in made.streams)
     assert rank(optimal(made)) == flat_optimum(made)
-
-
-@settings(max_examples=60, deadline=None)
-@given(problems(most_streams=2))
-def test_the_table_of_the_exact_plan_is_pick_configs_bit_for_bit(snapshot: Snapshot) -> None:
-    picker = PickConfigs(snapshot)
-    for number, estimator in enumerate(picker.estimators):
-        quality, below = estimator.table(picker.quanta, picker.quantum_pct)
-        for total, train in itertools.product(range(picker.quanta + 1), repeat=2):
-            if train > total:
-                assert quality[total, train] == -np.inf
-                continue
-            choice = picker.choice(number, (total - train, train))
-            assert quality[total, train] == choice.quality
-            assert bool(below[total - train]) == choice.below_floor
 
 
 # --- heuristic against optimum, in bulk -------------------------------------------------------------------------------
