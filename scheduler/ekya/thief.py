@@ -178,10 +178,12 @@ def _plus(pair: Pair, kind: int, amount: int) -> Pair:
 
 
 def _search(snapshot: Snapshot, steal_quanta: int, *, repeat: bool) -> _Search:
-    """Run the thief over the options as given; if that names one that does not raise quality, run it again without such.
+    """In hand-back mode, run the thief over the options as given; if it ends with one that does not raise quality, run it again
+    without such.
 
-    The listing offers every option, and the known answers were made so. Only hand-back can be drawn to a useless one: the
-    share that it frees flatters it, although giving that share to inference at once is at least as good.
+    The listing offers every option, and the known answers were made so. Hand-back can be drawn to a useless one: the share
+    that it frees flatters it, although giving that share to inference at once is at least as good. In static mode none that
+    is sure to be useless ever wins, so they are left out from the start, and with them those that only a gate makes a gain.
     """
     search = _run(PickConfigs(snapshot, only_useful=snapshot.estimate == "static"), steal_quanta, repeat=repeat)
     if search.trains_useless():

@@ -57,8 +57,9 @@ def below(plan: Plan) -> int:
 
 
 def plain_thief(snapshot: Snapshot, steal: int, *, repeat: bool) -> tuple[PlainWorld, list[Pair], int]:
-    """`thief` and `thief_repeat` by their documentation: offered everything, then only what is useful; again from the floors."""
-    for only_useful in (False, True):
+    """`thief` and `thief_repeat` by their documentation: in hand-back mode offered everything, then only what is useful;
+    again from the floors."""
+    for only_useful in (False, True) if snapshot.estimate == "hand-back" else (True,):
         world = PlainWorld(snapshot, only_useful=only_useful)
         jobs, views = jobs_of(snapshot), snapshot.streams
         start = to_pairs(jobs, fair_split(world.quanta, len(jobs)), len(views))
