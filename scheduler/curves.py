@@ -11,6 +11,10 @@ quality to first order, and reads  d^2*(b0*k + b1) = d, which needs no division.
 each, non-negative least squares in two variables is solved in closed form (all b2 at once); the least squared error in quality
 wins, ties to the smallest b2. The constant at the mean competes too: a row near quality 1 weighs almost nothing, so points that
 fall from there can leave every scanned curve worse than no curve.
+
+Spread, ours: the same scan tells how well the points fix the curve. Each b2 is weighted by the likelihood of its residuals under
+Gaussian noise (posterior of b2 under a flat prior); the spread of the curves at k around the chosen one, and the error of (b0, b1)
+given b2, make the standard deviation there. Few points, noise and distance all widen it.
 """
 
 from __future__ import annotations
@@ -25,6 +29,13 @@ SCAN_POINTS = 2001
 
 #: Qualities are clipped to below this, so that the removable error is never exactly zero everywhere.
 _MOST = 1.0 - 1e-6
+
+#: Noise of one held-out quality (some dozens of pictures) and how many points' worth of residuals it weighs.
+POINT_SD = 0.02
+POINT_WEIGHT = 2.0
+
+#: No more is not known about a quality than that it lies in 0-1 (variance of the uniform distribution).
+_MOST_VAR = 1.0 / 12.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +70,80 @@ def fit_curve(epochs: Sequence[float], quality: Sequence[float]) -> LearningCurv
         raise ValueError(f"fit_curve needs as many qualities as epochs and at least one, got {k.shape} and {acc.shape}")
     if not (np.isfinite(k).all() and np.isfinite(acc).all()):
         raise ValueError("fit_curve needs finite points")
-    acc = np.clip(acc, 0.0, _MOST)
-    b2 = np.linspace(0.0, 1.0 - float(acc.max()), SCAN_POINTS)  # (S,)
-    gap = np.maximum(1.0 - acc[None, :] - b2[:, None], 0.0)  # (S, N): d, the removable error
-    b0, b1 = nnls_pair(gap**2 * k[None, :], gap**2, gap)
-    rate = b0[:, None] * k[None, :] + b1[:, None]
-    with np.errstate(divide="ignore"):
-        sse = ((acc[None, :] - (1.0 - (1.0 / rate + b2[:, None]))) ** 2).sum(axis=1)
-    best = int(np.argmin(sse))
-    mean = float(acc.mean())
-    flat_sse = float(((acc - mean) ** 2).sum())
-    if flat_sse < sse[best] - 1e-12:
+    scan = _Scan.of(k, np.clip(acc, 0.0, _MOST))
+    best = int(np.argmin(scan.sse))
+    mean, flat_sse = scan.flat()
+    if flat_sse < scan.sse[best] - 1e-12:
         return LearningCurve(b0=0.0, b1=1.0 / (1.0 - mean), b2=0.0, sse=flat_sse)
-    return LearningCurve(b0=float(b0[best]), b1=float(b1[best]), b2=float(b2[best]), sse=float(sse[best]))
+    return LearningCurve(b0=float(scan.b0[best]), b1=float(scan.b1[best]), b2=float(scan.b2[best]), sse=float(scan.sse[best]))
+
+
+def curve_sd(
+    epochs: Sequence[float], quality: Sequence[float], at: Sequence[float], *, point_sd: float = POINT_SD
+) -> tuple[float, ...]:
+    """Standard deviation (0-1) of what `fit_curve` says at each of the epochs `at`; 0 when there is one point only.
+
+    point_sd: expected noise of one point; the residuals of the fit correct it. Errors: ValueError as `fit_curve`, and for a
+    point_sd that is not positive.
+    """
+    if not point_sd > 0:
+        raise ValueError(f"curve_sd needs a positive point_sd, got {point_sd}")
+    chosen = fit_curve(epochs, quality)
+    k, acc = np.asarray(epochs, float), np.clip(np.asarray(quality, float), 0.0, _MOST)
+    if len(k) < 2:
+        return tuple(0.0 for _ in at)
+    scan = _Scan.of(k, acc)
+    noise_var = (POINT_WEIGHT * point_sd**2 + chosen.sse) / (POINT_WEIGHT + max(0, len(k) - 3))
+    weight = np.exp(-0.5 * np.maximum(scan.sse - scan.sse.min(), 0.0) / noise_var)
+    weight = weight / weight.sum()
+    return tuple(
+        float(np.sqrt(weight @ ((scan.at(epoch) - chosen.at(epoch)) ** 2 + np.minimum(scan.var(epoch, noise_var), _MOST_VAR))))
+        for epoch in at
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scan:
+    """The best curve for each scanned b2: b0, b1, b2 and sse, each (S,). k: (N,) epochs; acc, (N,), the qualities.
+    gap: (S, N) the removable error of each point."""
+
+    k: np.ndarray
+    acc: np.ndarray
+    b0: np.ndarray
+    b1: np.ndarray
+    b2: np.ndarray
+    gap: np.ndarray
+    sse: np.ndarray
+
+    @classmethod
+    def of(cls, k: np.ndarray, acc: np.ndarray) -> _Scan:
+        b2 = np.linspace(0.0, 1.0 - float(acc.max()), SCAN_POINTS)
+        gap = np.maximum(1.0 - acc[None, :] - b2[:, None], 0.0)
+        b0, b1 = nnls_pair(gap**2 * k[None, :], gap**2, gap)
+        rate = b0[:, None] * k[None, :] + b1[:, None]
+        with np.errstate(divide="ignore"):
+            sse = ((acc[None, :] - (1.0 - (1.0 / rate + b2[:, None]))) ** 2).sum(axis=1)
+        return cls(k=k, acc=acc, b0=b0, b1=b1, b2=b2, gap=gap, sse=sse)
+
+    def flat(self) -> tuple[float, float]:
+        """(value, squared error) of the constant."""
+        mean = float(self.acc.mean())
+        return mean, float(((self.acc - mean) ** 2).sum())
+
+    def at(self, epochs: float) -> np.ndarray:
+        """(S,) quality of each curve after `epochs`."""
+        rate = self.b0 * epochs + self.b1
+        removable = np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
+        return np.clip(1.0 - (removable + self.b2), 0.0, 1.0)
+
+    def var(self, epochs: float, noise_var: float) -> np.ndarray:
+        """(S,) variance of each curve's quality after `epochs` for the error of (b0, b1) given b2, to first order."""
+        x, y = self.gap**2 * self.k[None, :], self.gap**2
+        xx, yy, xy = (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
+        det = xx * yy - xy * xy
+        rate_var = noise_var * _ratio(epochs * epochs * yy - 2 * epochs * xy + xx, det)
+        rate = self.b0 * epochs + self.b1
+        return _ratio(rate_var, rate**4)
 
 
 def nnls_pair(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

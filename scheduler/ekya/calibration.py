@@ -176,9 +176,10 @@ def _fit_costs(past: Sequence[Observation], kinds: _Kinds, stream: str, prior: E
 
 def _corrected(option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, prior: ErrorPrior) -> RetrainOption:
     promised = option.end_quality - quality
-    # With error variance n2 + s2 instead of n2, the part of a promise to believe falls by this factor (a normal prior of the gain).
-    own_var = option.quality_sd**2
-    trust = 1.0 / (1.0 + prior.slope * own_var / prior.gain_sd**2)
+    # The usual error is in the noise and the slope; only what this prediction's own exceeds it by makes it worth less
+    # (normal prior of the gain, error variance n + excess instead of n).
+    excess_var = max(0.0, option.quality_sd**2 - gain.noise_var)
+    trust = 1.0 / (1.0 + prior.slope * excess_var / prior.gain_sd**2)
     mean, var = gain.at((1.0, trust * promised, 0.0), option.name)
     lost_var = prior.gain_sd**2 * prior.slope * (1.0 - trust)  # what the prediction does not tell, the gain's spread keeps
     if promised < -_HOPELESS_SDS * prior.noise_sd:

@@ -2,6 +2,7 @@
 
     one run per family   configurations that differ only in epochs share a run of the longest (18 configurations = 6 runs)
     end quality          Optimus curve through the run's per-epoch qualities, read at the configuration's epochs
+    its error            spread of the curves that the points allow, at the configuration's epochs (ours)
     cost                 C = t_init + epochs * tau * n / n_profiled       tau: GPU-seconds per epoch on n_profiled samples
     pruning              every two windows, the fifth that lies farthest below its stream's Pareto front, judged on history
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scheduler.curves import LearningCurve, fit_curve
+from scheduler.curves import LearningCurve, curve_sd, fit_curve
 from scheduler.ekya.baselines import pareto_front
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
@@ -60,19 +61,32 @@ def options(
 ) -> tuple[RetrainOption, ...]:
     """What the planner may choose from, in candidate order. A candidate whose family has no run is left out.
 
-    n_train: as for `cost_gpu_s`.
+    n_train: as for `cost_gpu_s`. quality_sd is how well the run's points fix the curve at the candidate's epochs
+    (`scheduler.curves.curve_sd`); 0 for a run of one point, of which nothing is known.
     """
     runs = {family_key(trial.config): trial for trial in trials if trial.quality}
     curves = {key: trial_curve(trial) for key, trial in runs.items()}
+    sds = {key: _sds(trial, {c.epochs for c in candidates if family_key(c) == key}) for key, trial in runs.items()}
     return tuple(
         RetrainOption(
             name=config.name,
             end_quality=curves[family_key(config)].at(config.epochs),
             cost_gpu_s=cost_gpu_s(runs[family_key(config)], config, n_train),
+            quality_sd=sds[family_key(config)][config.epochs],
         )
         for config in candidates
         if family_key(config) in curves
     )
+
+
+def family_names(configs: Iterable[RetrainConfig]) -> dict[str, FamilyKey]:
+    """Name of each configuration -> its family, as `calibration.correct` takes it."""
+    return {config.name: family_key(config) for config in configs}
+
+
+def _sds(trial: ProfileTrial, epochs: set[int]) -> dict[int, float]:
+    asked = sorted(epochs)
+    return dict(zip(asked, curve_sd(range(len(trial.quality)), trial.quality, asked), strict=True))
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------
