@@ -282,6 +282,23 @@ def simulate(
         float | None,
         typer.Option(min=0, help="Seconds of preparation per window, instead of what was recorded.", show_default=False),
     ] = None,
+    devices: Annotated[bool, typer.Option("--devices", help="A job's share lies on one GPU, instead of one pool.")] = False,
+    calibrate: Annotated[
+        bool | None,
+        typer.Option("--calibrate/--no-calibrate", help="Correct predictions by earlier outcomes.", show_default=False),
+    ] = None,
+    prune: Annotated[bool, typer.Option(help="Stop profiling configurations that are never worth it.")] = True,
+    react: Annotated[
+        bool | None,
+        typer.Option("--react/--no-react", help="Plan anew when a retraining leaves its prediction.", show_default=False),
+    ] = None,
+    slaq: Annotated[
+        str | None, typer.Option(help="Move training shares each epoch: sum, minmax or finish.", show_default=False)
+    ] = None,
+    up_mbps: Annotated[float | None, typer.Option(min=0.001, help="Uplink, for the policy cloud.", show_default=False)] = None,
+    down_mbps: Annotated[float | None, typer.Option(min=0.001, help="Downlink.", show_default=False)] = None,
+    up_mb: Annotated[float, typer.Option(min=0, help="Megabits of video per camera and window to a cloud.")] = 160.0,
+    down_mb: Annotated[float, typer.Option(min=0, help="Megabits of model per camera and window back.")] = 398.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the streams' order and of the noise.")] = 0,
     sweep: Annotated[
         list[str] | None, typer.Option(help='A grid, e.g. "streams=2,4,8 gpus=1,2"; may be repeated.', show_default=False)
@@ -295,13 +312,15 @@ def simulate(
     import time
 
     from edge.progress import make_progress
-    from edge.simulate import Setting, simulate_command
+    from edge.simulate import Setting, link, simulate_command
     from edge.simulate.report import print_answer
 
     setting = Setting(
         streams=streams, gpus=gpus, window_s=window_s, quantum=quantum, noise=noise, overhead_s=overhead_s, seed=seed,
         profiles=one_of("profiles", profiles, ("predicted", "true")), min_quality=min_quality,
-        estimate=one_of("estimate", estimate, ("static", "hand-back")),
+        estimate=one_of("estimate", estimate, ("static", "hand-back")), devices=devices, calibrate=calibrate, prune=prune,
+        react=react, slaq=None if slaq is None else one_of("slaq", slaq, ("sum", "minmax", "finish")),
+        network=link(up_mbps, down_mbps, up_mb, down_mb),
     )  # fmt: skip
     started_s = time.perf_counter()
     with make_progress(enabled=not json) as progress:

@@ -8,6 +8,6 @@ command.py        the command: arguments in, JSON-ready data out
 """
 
 from edge.simulate.command import simulate_command
-from edge.simulate.sweep import Setting
+from edge.simulate.sweep import Setting, link
 
-__all__ = ["Setting", "simulate_command"]
+__all__ = ["Setting", "link", "simulate_command"]

@@ -13,7 +13,8 @@ from configs.errors import UsageError
 from scheduler.engine import EngineConfig
 from scheduler.sim.trace_world import SimResult, simulate
 from scheduler.sim.variations import Profiles, believing, fixed_configs, prefix, shuffled, with_window_s
-from scheduler.trace import Trace
+from scheduler.trace import Trace, TraceStream
+from scheduler.types import Gpu, Network
 
 #: Streams whose measured profiles say which configurations the uniform policies use (the last ones of the shuffled order).
 HOLD_OUT = 2
@@ -23,7 +24,10 @@ MAX_JOBS = 2
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One situation. streams None: all; window_s None: as recorded; overhead_s None: preparation runs on the box as recorded.
-    noise: standard deviation on predicted end qualities (0-1); seed: of the streams' order and of the noise."""
+    noise: standard deviation on predicted end qualities (0-1); seed: of the streams' order and of the noise.
+    devices: a job's share lies on one GPU (several whole ones), as on a real box; else one pool, as in the paper's simulator.
+    calibrate, prune, react, slaq: as of `scheduler.engine_state.EngineConfig`; None for the first and third: when a prediction can be
+    wrong at all (not with true profiles and no noise). network: for the policy `cloud`."""
 
     streams: int | None = None
     gpus: float = 1.0
@@ -34,7 +38,28 @@ class Setting:
     estimate: Literal["static", "hand-back"] = "hand-back"
     min_quality: float = 0.4
     overhead_s: float | None = None
+    devices: bool = False
+    calibrate: bool | None = None
+    prune: bool = True
+    react: bool | None = None
+    slaq: Literal["sum", "minmax", "finish"] | None = None
+    network: Network | None = None
     seed: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Does every prediction come true?"""
+        return self.profiles == "true" and self.noise == 0
+
+
+def link(up_mbps: float | None, down_mbps: float | None, up_mb: float, down_mb: float) -> Network | None:
+    """The network of a setting; None when no speed is given. Raises UsageError when only one of the two is."""
+    if up_mbps is None and down_mbps is None:
+        return None
+    if up_mbps is None or down_mbps is None:
+        missing = "up-mbps" if up_mbps is None else "down-mbps"
+        raise UsageError(f"{missing}: a link needs both directions", subject=missing, remedy=f"give --{missing} too")
+    return Network(up_mbps=up_mbps, down_mbps=down_mbps, up_mb=up_mb, down_mb=down_mb)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +175,7 @@ def run_policy(trace: Trace, policy: str, setting: Setting) -> SimResult:
     return replace(result, policy=policy)
 
 
-def hold_out(trace: Trace, seed: int) -> list[Any]:
+def hold_out(trace: Trace, seed: int) -> list[TraceStream]:
     """The last streams of the shuffled order: those that a study with fewer streams does not hold."""
     order = shuffled([s.id for s in trace.streams], seed)[-HOLD_OUT:]
     return [s for s in trace.streams if s.id in order]
@@ -166,7 +191,18 @@ def varied(trace: Trace, setting: Setting) -> Trace:
 
 def engine_config_of(setting: Setting) -> EngineConfig:
     """The box's own defaults with what the setting says. Recorded costs are what came true: no margin is added to them."""
-    return EngineConfig(
-        capacity_pct=round(100 * setting.gpus), quantum_pct=setting.quantum, estimate=setting.estimate,
-        min_quality=setting.min_quality, cost_margin_frac=0.0,
+    capacity_pct = round(100 * setting.gpus)
+    calibrate = not setting.exact if setting.calibrate is None else setting.calibrate
+    react = not setting.exact if setting.react is None else setting.react
+    config = EngineConfig(
+        capacity_pct=capacity_pct, quantum_pct=setting.quantum, estimate=setting.estimate, min_quality=setting.min_quality,
+        cost_margin_frac=0.0, gpus=_devices(capacity_pct) if setting.devices else (), network=setting.network,
+        calibrate=calibrate, react=react, slaq=setting.slaq,
     )  # fmt: skip
+    return config if setting.prune else replace(config, prune_every=0)
+
+
+def _devices(capacity_pct: int) -> tuple[Gpu, ...]:
+    """Whole GPUs, the last one perhaps only a part."""
+    parts = [min(100, capacity_pct - start) for start in range(0, capacity_pct, 100)]
+    return tuple(Gpu(id=f"gpu{number}", capacity_pct=part) for number, part in enumerate(parts))

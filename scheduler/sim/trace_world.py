@@ -25,7 +25,18 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine, EngineConfig, best_affordable
-from scheduler.events import BoxStarted, CameraAdded, EpochDone, Event, GateDone, LabelDone, ProfileDone, RetrainDone, SwapDone
+from scheduler.events import (
+    BoxStarted,
+    CameraAdded,
+    EpochDone,
+    Event,
+    GateDone,
+    LabelDone,
+    ProfileDone,
+    RetrainDone,
+    SwapDone,
+    SwapFailed,
+)
 from scheduler.sim.driver import Answer, VirtualDriver, Work
 from scheduler.trace import Trace, TraceOption, TraceStream, TraceWindow
 from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, RetrainOption
@@ -52,24 +63,31 @@ def simulate(trace: Trace, policy: str, config: EngineConfig, *, overhead_s: flo
     overhead_s: labelling and profiling take so many seconds of every window and no compute, gates nothing at all (the authors'
     simulator, 2 s); None: all of them run on the box and cost what the trace says.
     """
-    if overhead_s is not None:
-        # The least preparation share there is: nothing runs on it.
-        trace, config = trace.model_copy(update={"golden_gpu_s": 0.0}), replace(config, prep_pct=1)
-    world = TraceWorld(trace, overhead_s)
-    engine = BoxEngine(replace(engine_config(trace, config), policy=policy))
-    driver = VirtualDriver(engine, world, config.speed)
-    cameras: list[Event] = [
-        CameraAdded(at_s=0.0, stream=s.id, knobs=_knobs(s), version="base", quality=s.windows[0].start_quality)
-        for s in sorted(trace.streams, key=lambda s: s.id)
-    ]
+    driver, world, events = virtual_box(trace, policy, config, overhead_s)
     end_s = trace.windows * trace.window_s
-    driver.run([*cameras, BoxStarted(at_s=0.0, window=0)], until_s=end_s)
+    driver.run(events, until_s=end_s)
     quality = world.shown(end_s)
     streams = {id: _mean(values[1:] or values) for id, values in quality.items()}
     return SimResult(
         policy=policy, mean_quality=_mean(list(streams.values())), retrainings=world.retrainings, admitted=world.admitted,
         gpu_s=sum(driver.used_gpu_s.values()), plans=world.plans, streams=streams, quality=quality,
     )  # fmt: skip
+
+
+def virtual_box(
+    trace: Trace, policy: str, config: EngineConfig, overhead_s: float | None = None
+) -> tuple[VirtualDriver, TraceWorld, list[Event]]:
+    """The engine in its driver over the trace's world, and the events that start it. Arguments as of `simulate`."""
+    if overhead_s is not None:
+        # The least preparation share there is: nothing runs on it.
+        trace, config = trace.model_copy(update={"golden_gpu_s": 0.0}), replace(config, prep_pct=1)
+    world = TraceWorld(trace, overhead_s)
+    engine = BoxEngine(replace(engine_config(trace, config), policy=policy))
+    cameras: list[Event] = [
+        CameraAdded(at_s=0.0, stream=s.id, knobs=_knobs(s), version="base", quality=s.windows[0].start_quality)
+        for s in sorted(trace.streams, key=lambda s: s.id)
+    ]
+    return VirtualDriver(engine, world, config.speed), world, [*cameras, BoxStarted(at_s=0.0, window=0)]
 
 
 def engine_config(trace: Trace, config: EngineConfig) -> EngineConfig:
@@ -231,6 +249,8 @@ class TraceWorld:
         return Work(gpu_s=cost, finish=finish)
 
     def swap(self, command: SwapModel, at_s: float) -> Event:
+        if command.version not in self._candidates:
+            return SwapFailed(at_s=at_s, stream=command.stream, version=command.version, text="the trace holds no such model")
         self.admitted += 1
         meter = self._meters[command.stream]
         meter.advance(at_s)
