@@ -12,12 +12,13 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from configs.units import CLASSES
 from edge.gpu.base import Lane
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, match_counts
 from models.microprofile_run import microprofile
 from models.retrain import LabelledImage, retrain
-from scheduler.types import Detections, EpochReport, ProfileTrial, RetrainConfig
+from scheduler.types import Detections, EpochReport, ProfileTrial, RetrainConfig, Traits
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -57,6 +58,7 @@ class LabelResult:
     holdout: int
     new: int  # labelled now; the others had been labelled before
     quality: float | None
+    traits: Traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,21 @@ def label_steps(
             new += 1
             yield
     quality = yield from _quality_steps(samples, serving, chosen["holdout"], scoring, yield_point)
-    return LabelResult(train=len(chosen["train"]), holdout=len(chosen["holdout"]), new=new, quality=quality)
+    return LabelResult(
+        train=len(chosen["train"]), holdout=len(chosen["holdout"]), new=new, quality=quality,
+        traits=traits_of([samples.labels(ref) for refs in chosen.values() for ref in refs], place=stream),
+    )  # fmt: skip
+
+
+def traits_of(labels: Sequence[Detections | None], *, place: str, daypart: str = "") -> Traits:
+    """What labelled frames look like, for choosing among the models of earlier windows."""
+    known = [found for found in labels if found is not None]
+    counts = np.bincount(np.concatenate([np.zeros(0, np.int64), *(f.class_id for f in known)]), minlength=len(CLASSES))
+    objects = int(counts.sum())
+    return Traits(
+        class_frac=tuple(float(c) / objects if objects else 0.0 for c in counts),
+        objects_per_frame=objects / len(known) if known else 0.0, daypart=daypart, place=place,
+    )  # fmt: skip
 
 
 def _quality_steps(

@@ -12,9 +12,10 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from edge import jobs
@@ -45,7 +46,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine
-from scheduler.types import EpochReport, KnobProfile, WindowOutcome
+from scheduler.types import EpochReport, KnobProfile, Traits, WindowOutcome
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
@@ -148,6 +149,7 @@ class BoxRuntime:
         self._sampling_problem = ""
         self._complaints: dict[str, str] = {}
         self._rolling_back: dict[str, str] = {}
+        self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
         self._helpers: list[threading.Thread] = []
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,
@@ -207,8 +209,14 @@ class BoxRuntime:
         serving = self.parts.shelf.serving_version(camera_id)
         self._handle(
             lambda at_s: ev.CameraAdded(
-                at_s=at_s, stream=camera_id, knobs=entry.knobs, version=serving.id, quality=serving.quality
-            )
+                at_s=at_s,
+                stream=camera_id,
+                knobs=entry.knobs,
+                version=serving.id,
+                quality=serving.quality,
+                observations=self.parts.store.observations(camera_id),
+                cached=self.parts.shelf.cached(camera_id),
+            )  # fmt: skip
         )
 
     def _handle(self, make: Callable[[float], ev.Event]) -> None:
@@ -429,10 +437,12 @@ class BoxRuntime:
             )  # fmt: skip
             if result.quality is not None:
                 self._keep_quality(command.stream, result.quality, command.version)
+            traits = replace(result.traits, daypart=daypart(self.parts.clock.utc_s()))
+            self._traits[command.stream] = (command.window, traits)
             gpu_s = cpu_s()
             return lambda at_s: ev.LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=gpu_s, golden_gpu_s=gpu_s / result.new if result.new else None,
+                quality=result.quality, gpu_s=gpu_s, golden_gpu_s=gpu_s / result.new if result.new else None, traits=traits,
             )  # fmt: skip
 
         self._spawn(command.job, command.stream, "labelling", body)
@@ -473,9 +483,11 @@ class BoxRuntime:
                 ),
                 lane,
             )  # fmt: skip
+            window, traits = self._traits.get(command.stream, (-1, None))
             version = self.parts.shelf.keep_candidate(
-                command.stream, parent=command.version, detector=detector, config=command.config, window=command.window
-            )
+                command.stream, parent=command.version, detector=detector, config=command.config, window=command.window,
+                traits=traits if window == command.window else None,
+            )  # fmt: skip
             gpu_s = cpu_s()
             return lambda at_s: ev.RetrainDone(
                 at_s=at_s, job=command.job, stream=command.stream, candidate=version.id, gpu_s=gpu_s
@@ -584,6 +596,11 @@ class BoxRuntime:
 
 def infer_job(camera_id: str) -> str:
     return f"{camera_id}/infer"
+
+
+def daypart(utc_s: float) -> str:
+    """Which quarter of the local day it is."""
+    return ("night", "morning", "afternoon", "evening")[time.localtime(utc_s).tm_hour // 6]
 
 
 def stable_seed(seed: int, text: str) -> int:

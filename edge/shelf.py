@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import asdict
+
+from pydantic import TypeAdapter
 
 from configs.errors import StorageError, WeightsError
 from edge.clock import Clock
@@ -17,7 +20,7 @@ from edge.store.store import ModelState, Store, StoredModel
 from models.detector import Detector
 from models.versions import Manifest, load_version, save_version, version_id
 from models.zoo import load_detector, new_detector
-from scheduler.types import ModelVersion, RetrainConfig
+from scheduler.types import CachedModel, ModelVersion, RetrainConfig, Traits
 
 log = logging.getLogger("driftbox")
 
@@ -53,15 +56,25 @@ class Shelf:
         return new_detector(loaded.manifest.spec, state=loaded.state)
 
     def keep_candidate(
-        self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int
+        self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int, traits: Traits | None = None
     ) -> ModelVersion:
-        """Stores a retrained model that nobody has judged yet."""
-        return self._keep(stream, parent=parent, detector=detector, config=config, window=window)
+        """Stores a retrained model that nobody has judged yet. traits: of the window it learned from."""
+        return self._keep(stream, parent=parent, detector=detector, config=config, window=window, traits=traits)
+
+    def cached(self, camera: str) -> tuple[CachedModel, ...]:
+        """The camera's models that once served and whose window's looks are known, newest first."""
+        kept = [m for m in self._store.models(camera) if m.state in (ModelState.SERVING, ModelState.RETIRED)]
+        return tuple(
+            CachedModel(name=m.version.id, traits=TypeAdapter(Traits).validate_python(m.config["traits"]))
+            for m in reversed(kept)
+            if m.config.get("traits")
+        )
 
     def admit(self, stream: str, version: str, quality: float | None) -> None:
         """Makes a candidate (or an older version) serve, durably. ValueError: it was rejected meanwhile."""
         with self._lock:
-            self._store.serve(version, at_utc=self._clock.utc_s(), reason="better on labels of its window", quality=quality)
+            reason = "better on labels of its window" if quality is not None else "chosen for this window"
+            self._store.serve(version, at_utc=self._clock.utc_s(), reason=reason, quality=quality)
             try:
                 self._tidy(stream)
             except StorageError as error:  # it serves; old files can go another day
@@ -88,8 +101,9 @@ class Shelf:
         ]  # fmt: skip
 
     def _keep(
-        self, stream: str, *, parent: str | None, detector: Detector, config: RetrainConfig | None, window: int | None
-    ) -> ModelVersion:
+        self, stream: str, *, parent: str | None, detector: Detector, config: RetrainConfig | None, window: int | None,
+        traits: Traits | None = None,
+    ) -> ModelVersion:  # fmt: skip
         with self._lock:
             now_utc = self._clock.utc_s()
             id = version_id(stream, [m.version.id for m in self._store.models(stream)])
@@ -99,7 +113,8 @@ class Shelf:
             with self._folder.new_version(stream, id) as folder:
                 sha256 = save_version(folder, manifest, detector.state())
             version = ModelVersion(id=id, stream=stream, parent=parent, arch=detector.spec.arch, sha256=sha256)
-            self._store.add_model(version, at_utc=now_utc, config={"config": config.name if config else None, "window": window})
+            about = {"config": config.name if config else None, "window": window, "traits": asdict(traits) if traits else None}
+            self._store.add_model(version, at_utc=now_utc, config=about)
             return version
 
     def _tidy(self, stream: str) -> None:

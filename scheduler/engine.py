@@ -58,6 +58,7 @@ from scheduler.events import (
     SwapFailed,
     TimerFired,
 )
+from scheduler.reasons import reasons_of
 from scheduler.registry import make_policy, needs
 from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
@@ -439,6 +440,10 @@ class BoxEngine:
             self._emit_shares()
 
     def _retrain_done(self, event: RetrainDone) -> None:
+        leaving = self.state.streams.get(event.stream)
+        if leaving is not None and leaving.leaving == event.job:
+            self._remember_model(leaving, event.candidate)
+            return
         if self._running(event.stream, event.job) is None:
             self._out.append(RejectModel(stream=event.stream, version=event.candidate, reason="came after its window"))
             return
@@ -517,9 +522,13 @@ class BoxEngine:
             return
         stream.version, stream.quality = event.version, stream.candidate_quality
         stream.candidate, stream.admitted, stream.done = None, True, True
-        if stream.traits is not None and all(m.name != event.version for m in stream.cached):
-            stream.cached = (CachedModel(name=event.version, traits=stream.traits), *stream.cached)[:MAX_CACHED]
+        if all(m.name != event.version for m in stream.cached):
+            self._remember_model(stream, event.version)
         self._plan(event.at_s)
+
+    def _remember_model(self, stream: StreamState, version: str) -> None:
+        if stream.traits is not None:
+            stream.cached = (CachedModel(name=version, traits=stream.traits), *stream.cached)[:MAX_CACHED]
 
     def _swap_failed(self, event: SwapFailed) -> None:
         stream = self.state.streams.get(event.stream)
@@ -551,7 +560,7 @@ class BoxEngine:
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
-        reasons = (*(f"planned anew: {why}" for why in state.why), *_reasons(snapshot, plan))
+        reasons = (*(f"planned anew: {why}" for why in state.why), *reasons_of(snapshot, plan))
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
         state.replanned_s, state.moved_s, state.reacting, state.why = at_s, at_s, False, []
         self._apply(plan, snapshot, first)
@@ -609,6 +618,8 @@ class BoxEngine:
 
     def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:
         """What a plan begins for one stream."""
+        if self._needs.cached and self.config.leave_models and stream.traits is not None and stream.leaving is None:
+            return [self._leave_model(stream), *self._reuse(stream, entry.retrain)]
         if entry.retrain is None or stream.running is not None:
             return []
         if entry.source == "cached":
@@ -617,8 +628,19 @@ class BoxEngine:
             return [self._start_retraining(stream, entry.retrain, remote_s=snapshot_arrival_s(snapshot))]
         return [self._start_retraining(stream, entry.retrain)] if entry.train_pct > 0 else []
 
-    def _reuse(self, stream: StreamState, version: str) -> list[Command]:
+    def _leave_model(self, stream: StreamState) -> Command:
+        """A model of the last window for later ones to choose from; it is not served now."""
+        stream.leaving = self._job(stream.id, "keep")
+        costs = {o.name: o.cost_gpu_s for o in self.config.reference}
+        config = max(self.config.retrain, key=lambda c: costs.get(c.name, 0.0))
+        return StartRetraining(
+            job=stream.leaving, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=0.0
+        )  # fmt: skip
+
+    def _reuse(self, stream: StreamState, version: str | None) -> list[Command]:
         """A model of an earlier window serves again; nobody has measured it on this one."""
+        if version is None:
+            return []
         stream.done = True
         if version == stream.version:
             return []
@@ -756,6 +778,7 @@ def _reset_for_window(stream: StreamState) -> None:
     stream.start_quality, stream.predicted, stream.note = None, None, ""
     stream.train_pct, stream.gpu_pct = 0.0, ()
     stream.raw, stream.expected, stream.judged, stream.observed = (), {}, None, None
+    stream.traits, stream.leaving = None, None
 
 
 def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:
@@ -765,20 +788,3 @@ def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:
 def _mean(values: list[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
-
-
-def _reasons(snapshot: Snapshot, plan: Plan) -> tuple[str, ...]:
-    views = {v.id: v for v in snapshot.streams}
-    lines = []
-    for entry in plan.streams:
-        view = views[entry.id]
-        if entry.retrain is None:
-            why = "no option is worth its share" if view.retrain else "nothing to retrain"
-            lines.append(f"{entry.id}: {why}; inference '{entry.knobs}' on {entry.infer_pct} %")
-            continue
-        option = next(o for o in view.retrain if o.name == entry.retrain)
-        lines.append(
-            f"{entry.id}: retrain '{option.name}' on {entry.train_pct} % ({option.cost_gpu_s:.1f} GPU-s), "
-            f"{view.quality:.3f} -> {option.end_quality:.3f}; inference '{entry.knobs}' on {entry.infer_pct} %"
-        )
-    return tuple(lines)

@@ -38,6 +38,8 @@ class EngineConfig:
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
     slaq: objective by which the training budget moves between running retrainings after each epoch, None: shares stay as planned;
+    leave_models: under policy `cached`, each window leaves a model trained on it, elsewhere and for free, as the paper assumes
+    (virtual drivers only; a live box has the models that its earlier windows really left).
     slaq_age_s: after so long below its fair part a job's gains count double, None: never.
     """
 
@@ -79,6 +81,7 @@ class EngineConfig:
     react_dwell_s: float = 10.0
     slaq: Literal["sum", "minmax", "finish"] | None = None
     slaq_age_s: float | None = None
+    leave_models: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,7 @@ class StreamState:
     raw: tuple[RetrainOption, ...] = ()
     expected: dict[str, Expected] = field(default_factory=dict)
     judged: Running | None = None  # at the gate
+    leaving: str | None = None  # the job whose model only later windows may choose
     observed: Observation | None = None
     gpu_pct: tuple[tuple[str, int], ...] = ()  # where its training share lies
     options: tuple[RetrainOption, ...] = ()

@@ -106,6 +106,50 @@ class SchedulerSection(Section):
     min_gain: float = setting(
         0.01, unit="F1", ge=0, le=0.5, text="Predicted gain below which a retraining is not worth starting."
     )
+    calibrate: bool = setting(
+        True,
+        text="Correct the micro-profiler's predictions by what came of earlier ones, per camera, and plan on the expected gain.",
+    )
+    prune_every: int = setting(
+        2,
+        unit="windows",
+        ge=0,
+        le=1000,
+        text="Every so many profiled windows a camera stops profiling its worst configurations. 0: never.",
+    )
+    prune_frac: float = setting(
+        0.2, unit="fraction", gt=0, le=0.9, text="Part of a camera's configurations that a pruning drops."
+    )
+    react: bool = setting(True, text="Plan anew when a running retraining leaves its prediction (the next four keys).")
+    react_quality: float = setting(
+        0.05,
+        unit="F1",
+        gt=0,
+        le=1,
+        text="Distance of measured from predicted quality after an epoch that calls for a new plan.",
+    )
+    react_fast: float = setting(
+        0.8,
+        unit="ratio",
+        gt=0,
+        le=1,
+        text="An epoch that takes less than this part of its predicted compute calls for a new plan.",
+    )
+    react_slow: float = setting(
+        1.25,
+        unit="ratio",
+        ge=1,
+        le=100,
+        text="An epoch that takes more than so many times its predicted compute calls for a new plan.",
+    )
+    react_dwell_s: float = setting(
+        10.0, unit="s", gt=0, le=3600, text="Shortest time between a plan and a reactive one, so that shares cannot oscillate."
+    )
+    slaq: Literal["off", "sum", "minmax", "finish"] = setting(
+        "off",
+        text="Between plans, move the training budget among running retrainings after each epoch: towards the largest predicted "
+        "reduction of loss (`sum`), the worst job (`minmax`), or the gain that is served soonest (`finish`).",
+    )
 
     @field_validator("policy")
     @classmethod
@@ -117,5 +161,7 @@ class SchedulerSection(Section):
         near = difflib.get_close_matches(value, POLICY_NAMES, n=1, cutoff=0.6)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise PydanticCustomError(
-            "policy", "must be one of: {names}, uniform(CONFIG,PCT), cached(RULE){hint}", {"names": ", ".join(POLICY_NAMES), "hint": hint}
+            "policy",
+            "must be one of: {names}, uniform(CONFIG,PCT), cached(RULE){hint}",
+            {"names": ", ".join(POLICY_NAMES), "hint": hint},
         )

@@ -143,7 +143,7 @@ class EvaluateWorld:
                 self.record.labelled[key] = result.quality
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=cost, golden_gpu_s=costs.golden_gpu_s if new else None,
+                quality=result.quality, gpu_s=cost, golden_gpu_s=costs.golden_gpu_s if new else None, traits=result.traits,
             )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)

@@ -17,12 +17,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlite_utils import Database
 
 from configs.errors import StorageError, redact
 from configs.files import corrupt, storage_errors
 from edge.store.migrations import migrations
-from scheduler.types import ModelVersion, StreamOutcome, WindowOutcome
+from scheduler.types import ModelVersion, Observation, WindowOutcome
 
 
 class ModelState(StrEnum):
@@ -213,6 +214,11 @@ class Store:
         rows = self._rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
         return [_window(row) for row in reversed(rows)]
 
+    def observations(self, stream: str, *, windows: int = 200) -> tuple[Observation, ...]:
+        """What came of a camera's predictions in the newest `windows` windows, newest last."""
+        outcomes = [s for w in self.windows(windows) for s in w.outcome.streams if s.id == stream]
+        return tuple(s.observation for s in outcomes if s.observation is not None)
+
     def next_window(self) -> int:
         """The number after the last recorded window; 0 in a new database."""
         return int(self._rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
@@ -387,8 +393,9 @@ def _stored_model(row: sqlite3.Row) -> StoredModel:
     )
 
 
+_OUTCOME = TypeAdapter(WindowOutcome)
+
+
 def _window(row: sqlite3.Row) -> StoredWindow:
-    body = json.loads(row["outcome"])
-    streams = tuple(StreamOutcome(**s) for s in body["streams"])
-    outcome = WindowOutcome(**(body | {"streams": streams, "notes": tuple(body["notes"])}))
+    outcome = _OUTCOME.validate_json(row["outcome"])
     return StoredWindow(outcome=outcome, opened_utc=row["opened_utc"], closed_utc=row["closed_utc"])

@@ -16,7 +16,7 @@ from edge.evaluate.world import EvaluateWorld, Stretch
 from edge.memo import Memo
 from models.detector import Detector
 from models.fake import FakeDetector
-from scheduler.commands import SetShares
+from scheduler.commands import SetShares, SwapModel
 from scheduler.engine import BoxEngine
 from scheduler.events import BoxStarted, CameraAdded
 from scheduler.sim.driver import VirtualDriver
@@ -118,6 +118,19 @@ def test_shares_and_spare_make_up_the_capacity(studio: Studio, policy: str) -> N
     for command in shares:
         assert sum(pct for _, pct in command.shares_pct) + command.spare_pct == pytest.approx(100)
         assert all(pct >= 0 for _, pct in command.shares_pct)
+
+
+@pytest.mark.parametrize("policy", ["cached(classes)", "cached(place)"])
+def test_cached_trains_nothing_on_the_box_and_serves_models_of_earlier_windows(studio: Studio, policy: str) -> None:
+    """Every window leaves a model for later ones, for free, as in the paper; the rule chooses among those."""
+    world, driver = drive(studio, policy)
+    assert driver.used_gpu_s["train"] == driver.used_gpu_s["profile"] == 0.0
+    left = {t.version: t.window for t in world.record.trainings}
+    served = [
+        (c.stream, c.version, int(e.at_s // OPTIONS.window_s)) for e, cs in driver.log for c in cs if isinstance(c, SwapModel)
+    ]
+    assert served
+    assert all(left[version] < window for _, version, window in served), "only what was there already can be chosen"
 
 
 @pytest.mark.parametrize("policy", ["thief-repeat", "uniform(long,30)"])

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import JobCancelled, JobError
+from configs.units import CLASSES
 from edge import jobs
 from models.fake import FakeDetector
-from scheduler.types import EpochReport, RetrainConfig
+from scheduler.types import Detections, EpochReport, RetrainConfig, Traits
 from tests.support.memory_samples import MemorySamples
 
 SCORING = jobs.Scoring(golden_score_min=0.4)
@@ -49,7 +51,23 @@ def test_labelling_again_costs_nothing_and_keeps_the_splits() -> None:
 
 
 def test_a_window_without_frames_is_no_error() -> None:
-    assert label(MemorySamples({}), FakeDetector()) == jobs.LabelResult(train=0, holdout=0, new=0, quality=None)
+    nothing = Traits(class_frac=(0.0,) * len(CLASSES), place="a")
+    expected = jobs.LabelResult(train=0, holdout=0, new=0, quality=None, traits=nothing)
+    assert label(MemorySamples({}), FakeDetector()) == expected
+
+
+def test_traits_are_what_the_golden_labels_say() -> None:
+    def objects(*classes: int) -> Detections:
+        n = len(classes)
+        boxes, ids = np.tile(np.float32([0, 0, 9, 9]), (n, 1)).reshape(n, 4), np.array(classes, np.int64)
+        return Detections(xyxy=boxes, score=np.ones(n, np.float32), class_id=ids)
+
+    traits = jobs.traits_of([objects(0, 0, 2), None, objects(), objects(2)], place="yard", daypart="night")
+    assert traits.class_frac[:3] == (0.5, 0.0, 0.5)
+    assert sum(traits.class_frac) == pytest.approx(1.0)
+    assert traits.objects_per_frame == pytest.approx(4 / 3), "frames without a label do not count"
+    assert (traits.place, traits.daypart) == ("yard", "night")
+    assert label(MemorySamples({("a", 0): 20}), FakeDetector()).traits.objects_per_frame > 0
 
 
 def test_retraining_makes_a_better_copy_and_leaves_the_serving_model_alone() -> None:

@@ -16,7 +16,7 @@ from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store
 from models.fake import FakeDetector
-from scheduler.types import RetrainConfig
+from scheduler.types import CachedModel, RetrainConfig, Traits
 from tests.support.fakes import put_fakes_in_the_zoo
 
 CONFIG = RetrainConfig(name="full")
@@ -91,6 +91,26 @@ def test_a_candidate_waits_until_it_is_admitted(place: Place) -> None:
     loaded = place.shelf.detector(candidate)
     assert isinstance(loaded, FakeDetector)
     assert loaded.skill == pytest.approx(0.8)
+
+
+def test_models_that_served_can_be_chosen_again_by_the_looks_of_their_window(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    looks = [Traits(class_frac=(1.0, 0.0), objects_per_frame=3.0, daypart="night", place="a"), None, Traits(place="a")]
+    made = []
+    for traits in looks:
+        version = place.shelf.keep_candidate(
+            "a", parent="a-000001", detector=FakeDetector(skill=0.8), config=CONFIG, window=3, traits=traits
+        ).id
+        made.append(version)
+        place.shelf.admit("a", version, 0.7)
+    place.shelf.keep_candidate("a", parent=made[0], detector=FakeDetector(), config=CONFIG, window=4, traits=looks[0])
+    assert place.shelf.cached("a") == (
+        CachedModel(name=made[2], traits=Traits(place="a")),
+        CachedModel(name=made[0], traits=looks[0]),
+    ), "newest first; neither a candidate nor one without known looks"
+    assert place.shelf.cached("b") == ()
+    place.shelf.admit("a", made[0], None)
+    assert place.store.model(made[0]).reason == "chosen for this window"
 
 
 def test_a_rejected_candidate_leaves_its_row_and_no_files(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sqlite_utils import Database
 from configs.errors import StorageError
 from edge.store.migrations import migrations
 from edge.store.store import ALLOWED, ModelState, QualityPoint, Store
-from scheduler.types import ModelVersion, StreamOutcome, WindowOutcome
+from scheduler.types import ModelVersion, Observation, StreamOutcome, WindowOutcome
 
 STEPS = [m.name for m in migrations.pending(Database(memory=True))]
 
@@ -43,6 +44,24 @@ def outcome(window: int) -> WindowOutcome:
     return WindowOutcome(
         window=window, opened_s=1.0, closed_s=2.0, streams=(stream,), predicted_quality=0.6, realised_quality=None, notes=("n",)
     )
+
+
+def test_what_came_of_predictions_is_read_back_from_the_windows(store: Store) -> None:
+    def observed(window: int) -> Observation:
+        return Observation(
+            stream="yard", window=window, option="c1", start_quality=0.5, predicted_quality=0.7, realised_quality=0.6,
+            predicted_gpu_s=10.0, realised_gpu_s=12.0,
+        )  # fmt: skip
+
+    for window in range(4):
+        made = outcome(window)
+        seen = None if window == 2 else observed(window)
+        stream = replace(made.streams[0], observation=seen)
+        store.add_window(replace(made, streams=(stream,)), opened_utc=1.0, closed_utc=2.0)
+    assert [o.window for o in store.observations("yard")] == [0, 1, 3]
+    assert store.observations("yard", windows=2) == (observed(3),)
+    assert store.observations("gate") == ()
+    assert store.windows()[0].outcome.streams[0].observation == observed(0)
 
 
 def test_a_swap_replaces_and_retires_in_one_step(store: Store) -> None:

@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.codec import decode, encode
-from scheduler.commands import Command, ReportPlan, ReportWindow, SetShares, SetTimer, StartProfiling
+from scheduler.commands import (
+    Command,
+    ReportPlan,
+    ReportWindow,
+    SetShares,
+    SetTimer,
+    StartGate,
+    StartLabelling,
+    StartProfiling,
+    StartRetraining,
+    SwapModel,
+)
 from scheduler.engine import REACT, WINDOW_END, BoxEngine, EngineConfig
 from scheduler.events import (
     BoxStarted,
@@ -22,7 +33,16 @@ from scheduler.events import (
     SwapDone,
     TimerFired,
 )
-from scheduler.types import EpochReport, KnobProfile, Observation, ProfileTrial, RetrainConfig
+from scheduler.types import (
+    CachedModel,
+    EpochReport,
+    KnobProfile,
+    Network,
+    Observation,
+    ProfileTrial,
+    RetrainConfig,
+    Traits,
+)
 
 KNOBS = (KnobProfile(name="full", demand_pct=10, quality_frac=1.0),)
 LONG = RetrainConfig(name="long", epochs=10)
@@ -313,3 +333,71 @@ def test_a_restored_box_moves_the_budget_the_same_way() -> None:
 def test_only_one_job_has_nobody_to_trade_with() -> None:
     engine = box(replace(CONFIG, slaq="sum", react=False), cameras="a")
     assert [epoch(engine, "a", n, 20.0 + 5 * n, quality=0.5 + 0.05 * n) for n in (1, 2, 3)] == [[], [], []]
+
+
+# --- models of earlier windows ----------------------------------------------------------------------------------------
+
+LOOKS = {"day": Traits(class_frac=(1.0, 0.0)), "night": Traits(class_frac=(0.0, 1.0))}
+KEPT = (CachedModel(name="a-7", traits=LOOKS["night"]), CachedModel(name="a-3", traits=LOOKS["day"]))
+
+
+def labelled(engine: BoxEngine, looks: str, *, window: int = 1, at_s: float = 10.0) -> list[Command]:
+    return engine.handle(
+        LabelDone(
+            at_s=at_s, job=f"a/label/{window}", stream="a", train=12, holdout=8, quality=0.5, gpu_s=8.0, traits=LOOKS[looks]
+        )  # fmt: skip
+    )
+
+
+def cached_box(version: str = "a-0", **changes: object) -> BoxEngine:
+    engine = BoxEngine(replace(CONFIG, policy="cached(classes)", **changes))  # type: ignore[arg-type]
+    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version=version, cached=KEPT))
+    engine.handle(BoxStarted(at_s=0, window=1))
+    return engine
+
+
+def test_cached_serves_the_model_whose_window_looked_alike_and_trains_nothing() -> None:
+    engine = cached_box()
+    commands = labelled(engine, "day")
+    assert [c for c in commands if isinstance(c, SwapModel)] == [SwapModel(stream="a", version="a-3", quality=None)]
+    assert not [c for c in commands if isinstance(c, StartProfiling | StartRetraining)]
+    engine.handle(SwapDone(at_s=11, stream="a", version="a-3"))
+    stream = engine.state.streams["a"]
+    assert (stream.version, stream.quality) == ("a-3", None), "nobody has measured it on this window"
+    assert [m.name for m in stream.cached] == ["a-7", "a-3"]
+
+
+def test_cached_leaves_what_serves_already() -> None:
+    assert not [c for c in labelled(cached_box("a-7"), "night") if isinstance(c, SwapModel)]
+
+
+def test_a_window_can_leave_a_model_that_only_later_ones_choose() -> None:
+    engine = cached_box(leave_models=True)
+    start = next(c for c in labelled(engine, "day") if isinstance(c, StartRetraining))
+    assert (start.remote_s, start.config.name) == (0.0, "long")
+    assert engine.handle(RetrainDone(at_s=12, job=start.job, stream="a", candidate="a-9", gpu_s=0.0)) == []
+    assert [m.name for m in engine.state.streams["a"].cached] == ["a-9", "a-7", "a-3"]
+    engine.handle(SwapDone(at_s=13, stream="a", version="a-3"))
+    engine.handle(TimerFired(at_s=200, timer=WINDOW_END))
+    later = labelled(engine, "day", window=2, at_s=210)
+    assert [c.version for c in later if isinstance(c, SwapModel)] == ["a-9"]
+
+
+# --- a cloud ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cloud_does_the_learning_and_its_model_comes_after_the_transfers() -> None:
+    link = Network(up_mbps=10.0, down_mbps=20.0, up_mb=300.0, down_mb=400.0)
+    engine = BoxEngine(replace(CONFIG, policy="cloud", network=link))
+    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version="a-0"))
+    assert next(c for c in engine.handle(BoxStarted(at_s=0, window=1)) if isinstance(c, StartLabelling)).remote
+    commands = prepare(engine, "a", window=1, at_s=1.0)
+    start = next(c for c in commands if isinstance(c, StartRetraining))
+    assert start.remote_s == pytest.approx(300 / 10 + 400 / 20)
+    assert shares(commands[commands.index(start) - 1 :])["a/infer"] == 100
+    gate = next(
+        c
+        for c in engine.handle(RetrainDone(at_s=60, job=start.job, stream="a", candidate="a-1", gpu_s=0.0))
+        if isinstance(c, StartGate)
+    )
+    assert gate.remote

@@ -26,7 +26,7 @@ from scheduler.commands import (
     StartRetraining,
     SwapModel,
 )
-from scheduler.engine import PREP_DEADLINE, WINDOW_END, BoxEngine, EngineConfig
+from scheduler.engine import PREP_DEADLINE, REACT, WINDOW_END, BoxEngine, EngineConfig
 from scheduler.events import (
     BoxStarted,
     CameraAdded,
@@ -45,7 +45,7 @@ from scheduler.events import (
     SwapFailed,
     TimerFired,
 )
-from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig
+from scheduler.types import CachedModel, EpochReport, Gpu, KnobProfile, Network, ProfileTrial, RetrainConfig, Traits
 
 CONFIG = RetrainConfig(name="full", epochs=4)
 KNOBS = (
@@ -368,12 +368,16 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
     return draw(
         st.sampled_from(
             [
-                {"cls": CameraAdded, "stream": stream, "knobs": KNOBS, "version": "v"},
+                {"cls": CameraAdded, "stream": stream, "knobs": KNOBS, "version": "v",
+                 "cached": (CachedModel(name=f"{stream}-7", traits=Traits(class_frac=(1.0,))),)},
                 {"cls": CameraRemoved, "stream": stream},
                 {"cls": CameraHealth, "stream": stream, "live": draw(st.booleans())},
-                {"cls": TimerFired, "timer": draw(st.sampled_from([WINDOW_END, PREP_DEADLINE]))},
+                {"cls": TimerFired, "timer": draw(st.sampled_from([WINDOW_END, PREP_DEADLINE, REACT]))},
                 {"cls": LabelDone, "job": job, "stream": stream, "train": draw(st.integers(0, 9)), "holdout": 3,
-                 "quality": draw(QUALITY), "gpu_s": 1.0},
+                 "quality": draw(QUALITY), "gpu_s": 1.0, "traits": draw(st.sampled_from([None, Traits(class_frac=(0.5, 0.5))]))},
+                {"cls": EpochDone, "stream": stream, "report": EpochReport(
+                    job=f"{stream}/train/{draw(st.integers(0, 3))}", epoch=draw(st.integers(0, 6)),
+                    loss=draw(st.floats(0, 9) | st.just(float("inf"))), gpu_s=draw(st.floats(0, 60)), quality=draw(QUALITY))},
                 {"cls": ProfileDone, "job": job, "stream": stream, "trials": (trial(draw(st.floats(-0.1, 0.1))),),
                  "n_train": 9, "gpu_s": 1.0},
                 {"cls": RetrainDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "gpu_s": 1.0},
@@ -387,11 +391,20 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(any_event(), max_size=40), st.sampled_from(["thief-repeat", "uniform(full,50)", "no-retrain", "optimal"]))
-def test_no_sequence_of_events_breaks_the_engine(bodies: list[dict[str, Any]], policy: str) -> None:
+TWO_GPUS = (Gpu(id="0", capacity_pct=60, memory_mib=500), Gpu(id="1", capacity_pct=40, memory_mib=300))
+ANY_CONFIG = [
+    *(replace(ENGINE, policy=p) for p in ("thief-repeat", "uniform(full,50)", "no-retrain", "optimal", "cached(time)")),
+    replace(ENGINE, policy="cloud", network=Network(up_mbps=10, down_mbps=10, up_mb=20, down_mb=20)),
+    replace(ENGINE, policy="thief", gpus=TWO_GPUS, train_memory_mib=300, slaq="sum", react_dwell_s=1.0),
+    *(replace(ENGINE, slaq=objective, react=objective == "sum", slaq_age_s=5.0) for objective in ("sum", "minmax", "finish")),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(any_event(), max_size=40), st.sampled_from(ANY_CONFIG))
+def test_no_sequence_of_events_breaks_the_engine(bodies: list[dict[str, Any]], config: EngineConfig) -> None:
     """Shares never exceed the capacity, jobs are started once, a stream never serves a model that was not admitted."""
-    engine = BoxEngine(replace(ENGINE, policy=policy))
+    engine = BoxEngine(config)
     events: list[Event] = [BoxStarted(at_s=0, window=0)]
     for number, body in enumerate(bodies):
         fields = {k: v for k, v in body.items() if k != "cls"}
