@@ -23,7 +23,7 @@ from scheduler.ekya.baselines import HIGH, LOW, fixed_config, fixed_resources, n
 from scheduler.ekya.cached import RULES, cached
 from scheduler.ekya.cloud import cloud
 from scheduler.ekya.optimal import optimal
-from scheduler.ekya.placing import Latitude, placed
+from scheduler.ekya.placing import Latitude, Placed, placed
 from scheduler.ekya.thief import fair, thief, thief_repeat
 from scheduler.types import Plan, Snapshot
 
@@ -91,7 +91,7 @@ def known_policies() -> tuple[str, ...]:
     return (*POLICIES, "uniform", "uniform(CONFIG,INFER_PCT)", "cached", "cached(RULE)")
 
 
-def make_policy(name: str) -> Policy:
+def make_policy(name: str) -> Placed:
     """The policy called `name`; for a snapshot with GPUs its plans fit on them (`placed`). Errors: UsageError listing the known
     ones."""
     return placed(_lookup(name)[0], _LATITUDE.get(name.strip().partition("(")[0], Latitude()))

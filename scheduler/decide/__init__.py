@@ -5,15 +5,15 @@ The scheduler has no clock, so `plan_ms` is measured with the clock the caller h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from configs.errors import UsageError
-from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya
-from scheduler.decide.inputs import Clock, parse
+from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya, tables
+from scheduler.decide.inputs import Clock, Decide, Table, parse
 
 __all__ = ["SYSTEMS", "Clock", "EkyaAnswer", "EkyaInput", "System", "decide", "decide_ekya", "parse", "system"]
 
@@ -22,9 +22,11 @@ __all__ = ["SYSTEMS", "Clock", "EkyaAnswer", "EkyaInput", "System", "decide", "d
 class System:
     """One system of `driftbox decide`."""
 
-    decide: Callable[[Any, Clock | None], dict[str, Any]]
+    decide: Decide
     input_model: type[BaseModel]
     answer_model: type[BaseModel]
+    #: An explained answer as a table for people; None: it is shown as JSON.
+    tables: Callable[[dict[str, Any]], Sequence[Table]] | None = None
 
     def schema(self) -> dict[str, Any]:
         """JSON schemas (draft 2020-12) of what goes in and what comes out."""
@@ -36,7 +38,7 @@ class System:
 
 #: Every system that can be asked.
 SYSTEMS: dict[str, System] = {
-    "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer),
+    "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer, tables=tables),
 }
 
 
@@ -47,6 +49,6 @@ def system(name: str) -> System:
     return SYSTEMS[name]
 
 
-def decide(name: str, data: Any, clock: Clock | None = None) -> dict[str, Any]:
-    """What the system `name` decides on `data`. Errors: UsageError, ConfigError."""
-    return system(name).decide(data, clock)
+def decide(name: str, data: Any, clock: Clock | None = None, *, explain: bool = False) -> dict[str, Any]:
+    """What the system `name` decides on `data`, and why if it is to `explain`. Errors: UsageError, ConfigError."""
+    return system(name).decide(data, clock, explain=explain)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -14,10 +16,28 @@ M = TypeVar("M", bound=BaseModel)
 #: Seconds of any monotonic clock.
 Clock = Callable[[], float]
 
+#: Problems that the text of a refusal tells; its list has all.
+TOLD_MOST = 20
+
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 #: JSON knows one kind of number: 300.0 is a whole percent too (but true is not).
 WholePct = Annotated[int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)]
 Quality = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Part of an answer for people to read."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
+class Decide(Protocol):
+    """What a system does. data: what `json.loads` gave; explain: also say why. Errors: ConfigError with every problem's path."""
+
+    def __call__(self, data: Any, clock: Clock | None = None, *, explain: bool = False) -> dict[str, Any]: ...
 
 
 class Strict(BaseModel):
@@ -26,21 +46,30 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
-def no_doubles(names: Sequence[str], what: str) -> None:
-    """Errors: ValueError naming the first double."""
-    doubles = sorted({name for name in names if names.count(name) > 1})
+def no_doubles(names: Iterable[str], what: str) -> None:
+    """Errors: ValueError naming the first double, in alphabetical order."""
+    doubles = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubles:
         raise ValueError(f"two entries with the {what} '{doubles[0]}'")
 
 
 def parse(model: type[M], data: Any) -> M:
-    """`data` as `model`. Errors: ConfigError with every problem and its path."""
+    """`data` as `model`. Errors: ConfigError with every problem and its path; its text tells the first of them."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = tuple((_path(e["loc"]) or "(input)", e["msg"].removeprefix("Value error, ")) for e in error.errors())
-        text = "; ".join(f"{path}: {what}" for path, what in problems)
-        raise ConfigError(f"the input is wrong: {text}", problems=problems, remedy="see docs/decide.md") from None
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = tuple((_path(e["loc"]) or "(input)", e["msg"].removeprefix("Value error, ")) for e in details)
+    except RecursionError:
+        problems = (("(input)", "nested too deeply"),)
+    raise refusal(problems)
+
+
+def refusal(problems: Sequence[tuple[str, str]]) -> ConfigError:
+    """The error for an input with these (path, text) problems."""
+    told = [f"{path}: {what}" for path, what in problems[:TOLD_MOST]]
+    more = [f"and {len(problems) - TOLD_MOST} more"] if len(problems) > TOLD_MOST else []
+    return ConfigError(f"the input is wrong: {'; '.join(told + more)}", problems=tuple(problems), remedy="see docs/decide.md")
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

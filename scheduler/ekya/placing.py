@@ -460,7 +460,7 @@ def _first_layout(snapshot: Snapshot, plan: Plan, latitude: Latitude) -> Layout:
     """What the plan wants, laid out as well as it goes, every device settled. Errors: ConfigError if the retrainings in progress
     do not fit into the devices' memory."""
     memory = tuple(math.inf if gpu.memory_mib is None else gpu.memory_mib for gpu in snapshot.gpus)
-    limited, speed = min(memory) < math.inf, SpeedCurve(snapshot.speed)
+    limited, speed = min(memory) < math.inf, SpeedCurve.of(snapshot)
     menus = [
         Menu(view, planned, snapshot, speed, latitude, limited)
         for view, planned in zip(snapshot.streams, plan.streams, strict=True)
