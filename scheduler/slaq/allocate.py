@@ -57,13 +57,19 @@ def allocate(bidders: Sequence[Bidder], units: int, objective: Objective = "sum"
     free = units - sum(shares)
     worth = _next_gain if objective == "sum" else _next_worst
     heap: list[tuple[float, int]] = []
-    for j, bidder in enumerate(bidders):
-        _push(heap, worth(bidder, shares[j]), j, shares[j] < bidder.cap(units))
+
+    def push(j: int) -> None:
+        value = worth(bidders[j], shares[j]) if shares[j] < bidders[j].cap(units) else None
+        if value is not None:
+            heapq.heappush(heap, (-value, j))
+
+    for j in range(len(bidders)):
+        push(j)
     while free > 0 and heap:
         _, j = heapq.heappop(heap)
         shares[j] += 1
         free -= 1
-        _push(heap, worth(bidders[j], shares[j]), j, shares[j] < bidders[j].cap(units))
+        push(j)
     return shares
 
 
@@ -114,11 +120,6 @@ def _next_worst(bidder: Bidder, share: int) -> float | None:
     """How badly off the job is, None when one more unit does not help it."""
     left = bidder.remaining(share)
     return left if left - bidder.remaining(share + 1) > VANISHED else None
-
-
-def _push(heap: list[tuple[float, int]], worth: float | None, j: int, below_cap: bool) -> None:
-    if worth is not None and below_cap:
-        heapq.heappush(heap, (-worth, j))
 
 
 def _turn(bidder: Bidder, least: int) -> tuple[bool, float, float]:

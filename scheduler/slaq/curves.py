@@ -6,11 +6,10 @@
 Weighted least squares; a point of age g (0 = newest) has weight decay^(2 g). Losses are divided by the largest one of the window,
 so that one set of tolerances does for all jobs. Where the losses go below zero the floor is not 0 but one range below the least.
 
-Both fits go in two steps. A scan makes one parameter known: for fixed mu the linear curve is linear in (A, c); for fixed d,
-1/(l - d) = a k^2 + b k + c is linear in the rest, and a row weighted by (l - d)^2 has its residual in loss to first order. What
-is left is non-negative least squares in two variables, solved in closed form for all jobs and all values of the scan together.
-The best few of the scan are the starts of a bounded Levenberg-Marquardt iteration on the true residuals (all jobs together again).
-The scan makes the result independent of a guess, the iteration makes it exact on exact data.
+Both fits go in two steps. A scan fixes the shape: for one mu, or one knee of A / (1 + (k/knee)^p) + d with p = 1, 2, the curve is
+linear in its amplitude and its floor; that is non-negative least squares in two variables, solved in closed form for all jobs and
+all shapes together. The best few are the starts of a bounded Levenberg-Marquardt iteration on the true residuals, again for all
+jobs together. The scan makes the result independent of a guess, the iteration makes it exact on exact data.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _NEGLIGIBLE = 1e-6
 _ZERO = 1e-290
 
 _RATES = np.geomspace(2e-4, 6.0, 28)  # -ln mu: from far slower than any window to a factor of 400 per iteration
-_FLOORS = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.98, 0.998])  # d as a fraction of the window's least loss
-_STARTS = 3
+_KNEES = np.geomspace(0.01, 30.0, 16)  # where a sublinear curve bends, in lengths of the history
+_STARTS = 2
 _FIRST_ITERATIONS = 6  # of every start; then the best of them goes on alone
 
 #: Jobs fitted together: their arrays stay in the processor's cache and a thousand jobs need no more memory than these.
@@ -207,7 +206,7 @@ def _fit_linear(group: _Group) -> list[Sublinear | Linear]:
         return p[:, 0:1] * power + (p[:, 2] * free_c[rows])[:, None], slopes
 
     lower, upper = np.array([0.0, 1e-6, 0.0]), np.array([np.inf, 12.0, np.inf])
-    best = _refine(model, start.reshape(jobs, -1, 3), group, lower, upper)
+    best = _refine(model, [start.reshape(jobs, -1, 3)], group, lower, upper)
     return [
         Linear(
             amplitude=float(p[0] * scale),
@@ -220,20 +219,22 @@ def _fit_linear(group: _Group) -> list[Sublinear | Linear]:
 
 
 def _fit_sublinear(group: _Group) -> list[Sublinear | Linear]:
-    """Scan of d with pairs (a, c) and (b, c), then Levenberg-Marquardt in (a, b, c, d), k in units of the last iteration."""
+    """Scan of the knee in A / (1 + t/knee) + d and A / (1 + (t/knee)^2) + d, then Levenberg-Marquardt in (a, b, c, d), where t is
+    k in units of the last iteration."""
     jobs, width = group.y.shape
     there = group.root_w > 0
     t = np.where(there, (group.first_k[:, None] + np.arange(width)) / group.last_k[:, None], 0.0)  # (J, N), 0-1
-    least = np.where(there, group.y, np.inf).min(1)
-    d = (least[:, None] * _FLOORS).reshape(-1)  # (J*S,)
-    gap = np.repeat(group.y, len(_FLOORS), axis=0) - d[:, None]
-    weight = np.repeat(group.root_w, len(_FLOORS), axis=0) * gap
+    root_w = np.repeat(group.root_w, len(_KNEES), axis=0)
+    target = root_w * np.repeat(group.y, len(_KNEES), axis=0)
+    knee = np.tile(_KNEES, jobs)
+    bent = np.repeat(t, len(_KNEES), axis=0) / knee[:, None]  # (J*S, N)
     starts = []
-    for basis in (t**2, t):
-        slope, c = nnls_pair(weight * gap * np.repeat(basis, len(_FLOORS), axis=0), weight * gap, weight)
-        c = np.maximum(c, 1e-3)
-        zero = np.zeros_like(c)
-        starts.append(np.stack([slope, zero, c, d] if basis is not t else [zero, slope, c, d], axis=1).reshape(jobs, -1, 4))
+    for power in (1, 2):
+        amplitude, d = nnls_pair(root_w / (1.0 + bent**power), root_w, target)
+        c = 1.0 / np.maximum(amplitude, 1e-3)
+        slope = c / knee**power
+        ab = [np.zeros_like(slope), slope] if power == 1 else [slope, np.zeros_like(slope)]
+        starts.append(np.stack([*ab, c, d], axis=1).reshape(jobs, -1, 4))
 
     def model(p: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         k = t[rows]
@@ -242,7 +243,7 @@ def _fit_sublinear(group: _Group) -> list[Sublinear | Linear]:
         return value + p[:, 3:4], np.stack([outer * k * k, outer * k, outer, np.ones_like(k)], axis=2)
 
     lower, upper = np.array([0.0, 0.0, 1e-6, 0.0]), np.full(4, np.inf)
-    best = _refine(model, np.concatenate(starts, axis=1), group, lower, upper)
+    best = _refine(model, starts, group, lower, upper)
     return [
         Sublinear(
             a=float(p[0] / (scale * last * last)),
@@ -258,19 +259,27 @@ def _fit_sublinear(group: _Group) -> list[Sublinear | Linear]:
 _Model = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _refine(model: _Model, starts: np.ndarray, group: _Group, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """The best parameters per job, (J, P), from starts (J, S, P): the _STARTS with the least error are tried further."""
-    jobs, count, size = starts.shape
-    every = np.repeat(np.arange(jobs), count)
-    first = np.clip(starts.reshape(-1, size), lower, upper)
-    error = _squares(model(first, every)[0], every, group).reshape(jobs, count)
-    kept = np.argsort(error, axis=1, kind="stable")[:, :_STARTS]
-    rows = np.repeat(np.arange(jobs), kept.shape[1])
-    p = first.reshape(jobs, count, size)[np.arange(jobs)[:, None], kept].reshape(-1, size)
-    p, error = _levenberg(model, p, rows, group, lower, upper, _FIRST_ITERATIONS)
+def _refine(model: _Model, families: Sequence[np.ndarray], group: _Group, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """The best parameters per job, (J, P), from families of starts (J, S, P): the _STARTS best of each family are tried further,
+    because the family that is better at its starts is not always better at its end."""
+    begun = [_best_starts(model, family, group, lower, upper) for family in families]
+    jobs, _, size = begun[0].shape
+    p = np.concatenate(begun, axis=1)
+    rows = np.repeat(np.arange(jobs), p.shape[1])
+    p, error = _levenberg(model, p.reshape(-1, size), rows, group, lower, upper, _FIRST_ITERATIONS)
     winner = error.reshape(jobs, -1).argmin(axis=1)
     p = p.reshape(jobs, -1, size)[np.arange(jobs), winner]
     return _levenberg(model, p, np.arange(jobs), group, lower, upper, _ITERATIONS)[0]
+
+
+def _best_starts(model: _Model, starts: np.ndarray, group: _Group, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """(J, _STARTS, P): those with the least error."""
+    jobs, count, size = starts.shape
+    every = np.repeat(np.arange(jobs), count)
+    inside = np.clip(starts.reshape(-1, size), lower, upper)
+    error = _squares(model(inside, every)[0], every, group).reshape(jobs, count)
+    kept = np.argsort(error, axis=1, kind="stable")[:, :_STARTS]
+    return inside.reshape(jobs, count, size)[np.arange(jobs)[:, None], kept]
 
 
 def _squares(values: np.ndarray, rows: np.ndarray, group: _Group) -> np.ndarray:
