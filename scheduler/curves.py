@@ -70,6 +70,8 @@ def fit_curve(epochs: Sequence[float], quality: Sequence[float]) -> LearningCurv
         raise ValueError(f"fit_curve needs as many qualities as epochs and at least one, got {k.shape} and {acc.shape}")
     if not (np.isfinite(k).all() and np.isfinite(acc).all()):
         raise ValueError("fit_curve needs finite points")
+    if len(k) == 1:  # what the scan would find too, two hundred times slower; recorded traces have such runs only
+        return LearningCurve(b0=0.0, b1=1.0 / (1.0 - min(max(float(acc[0]), 0.0), _MOST)), b2=0.0)
     scan = _Scan.of(k, np.clip(acc, 0.0, _MOST))
     best = int(np.argmin(scan.sse))
     mean, flat_sse = scan.flat()
@@ -89,9 +91,9 @@ def curve_sd(
     if not point_sd > 0:
         raise ValueError(f"curve_sd needs a positive point_sd, got {point_sd}")
     chosen = fit_curve(epochs, quality)
-    k, acc = np.asarray(epochs, float), np.clip(np.asarray(quality, float), 0.0, _MOST)
-    if len(k) < 2:
+    if len(quality) < 2:
         return tuple(0.0 for _ in at)
+    k, acc = np.asarray(epochs, float), np.clip(np.asarray(quality, float), 0.0, _MOST)
     scan = _Scan.of(k, acc)
     noise_var = (POINT_WEIGHT * point_sd**2 + chosen.sse) / (POINT_WEIGHT + max(0, len(k) - 3))
     weight = np.exp(-0.5 * np.maximum(scan.sse - scan.sse.min(), 0.0) / noise_var)

@@ -11,7 +11,7 @@ from configs.files import atomic_write, storage_errors
 from edge.plotting import check_plot_path
 from edge.simulate.plots import check_axes, draw_points
 from edge.simulate.source import read_source
-from edge.simulate.sweep import Point, Setting, fixed_configs, hold_out, parse_sweep, run_sweep
+from edge.simulate.sweep import Point, Setting, fixed_by_hold_out, parse_sweep, run_sweep
 from scheduler.registry import expand_list
 from scheduler.sim.trace_world import SimResult
 
@@ -58,7 +58,7 @@ def simulate_command(
             "window_s": trace.window_s,
         },
         "setting": asdict(setting),
-        "fixed_configs": fixed_configs(hold_out(trace, setting.seed)),
+        "fixed_configs": fixed_by_hold_out(trace, setting.seed),
     }
     if not axes:
         return answer | {"policies": _rows(points[0].results)}

@@ -15,7 +15,7 @@ from edge.simulate.source import read_source
 from edge.simulate.sweep import Setting, engine_config_of
 from scheduler.codec import encode
 from scheduler.commands import Command
-from scheduler.events import CameraAdded, CameraRemoved, Event, GateDone, KnobsMeasured
+from scheduler.events import CameraAdded, CameraRemoved, EpochDone, Event, GateDone, KnobsMeasured
 from scheduler.sim.driver import VirtualDriver
 from scheduler.sim.trace_world import simulate, virtual_box
 from scheduler.trace import Trace
@@ -159,7 +159,7 @@ def test_missing_epochs_lie_between_their_neighbours(folder: Path) -> None:
     driver, _, events = virtual_box(trace, "thief", CONFIG)
     header = encode(driver.engine.checkpoint())
     driver.run(events, 200.0)
-    kept = [(e, cs) for e, cs in driver.log if not (type(e).__name__ == "EpochDone" and e.report.epoch in (1, 3))]
+    kept = [(e, cs) for e, cs in driver.log if not (isinstance(e, EpochDone) and e.report.epoch in (1, 3))]
     write_journal(folder, header, kept)
     (done,) = trace_of_data_dir(folder).streams[0].windows[1].options
     # start .5, epoch 2 .65, the gate .8

@@ -126,6 +126,7 @@ def test_high_and_low_are_the_ends_of_the_measured_front() -> None:
     offers = (option("cheap", 0.6, 5), option("bad", 0.5, 50), option("dear", 0.9, 80), option("dearer", 0.85, 200))
     trace = one_stream(window(0, 0.5), window(1, 0.5, *offers))
     assert fixed_configs(trace.streams) == {"high": "dear", "low": "cheap"}
+    assert fixed_configs(trace.streams, 60.0) == {"high": "cheap", "low": "cheap"}, "no more than a quarter of a GPU can end"
 
 
 def test_without_a_shared_configuration_nothing_is_fixed() -> None:
