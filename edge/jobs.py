@@ -24,6 +24,11 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 
+#: A retraining of fewer epochs is not measured half-way; a longer one on so many frames at most.
+MEASURED_EPOCHS = 6
+HALF_WAY_FRAMES = 16
+
+
 def no_yield() -> None:
     """A yield point that does nothing (virtual time, tests)."""
 
@@ -196,9 +201,11 @@ def profile_steps(
 
 def retrain_steps(
     samples: Samples, serving: Detector, *, job: str, stream: str, window: int, replay_windows: int, config: RetrainConfig,
-    seed: int, timer: Callable[[], float], on_epoch: Callable[[EpochReport], None],
+    seed: int, timer: Callable[[], float], on_epoch: Callable[[EpochReport], None], scoring: Scoring | None = None,
+    yield_point: YieldPoint = no_yield,
 ) -> Steps[Detector]:  # fmt: skip
-    """Retrains a copy of the serving model; returns it. `on_epoch` hears each epoch's end."""
+    """Retrains a copy of the serving model; returns it. `on_epoch` hears each epoch's end; with `scoring`, also what the model is
+    worth half-way, on the window's newest held-out frames, so that a plan can be changed while that still helps."""
     detector = serving.clone()
     train = samples.labelled(stream, [window], "train")
     earlier = [w for w in range(window - replay_windows, window) if w >= 0]
@@ -206,9 +213,18 @@ def retrain_steps(
     started_s = timer()
     for step in retrain(detector, train, config, seed=seed, replay=replay):
         if step.epoch_loss is not None:
-            on_epoch(EpochReport(job=job, epoch=step.epoch, loss=step.epoch_loss, gpu_s=timer() - started_s))
+            gpu_s, quality = timer() - started_s, None
+            if scoring is not None and step.epoch == half_way(config.epochs):
+                held_out = [ref for ref in samples.sampled(stream, window) if samples.split(ref) == "holdout"]
+                quality = yield from _quality_steps(samples, detector, held_out[-HALF_WAY_FRAMES:], scoring, yield_point)
+            on_epoch(EpochReport(job=job, epoch=step.epoch, loss=step.epoch_loss, gpu_s=gpu_s, quality=quality))
         yield
     return detector
+
+
+def half_way(epochs: int) -> int:
+    """The epoch after which a retraining is measured; 0 (never) for one too short for the answer to matter."""
+    return epochs // 2 if epochs >= MEASURED_EPOCHS else 0
 
 
 def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_frac: float) -> list[SampleRef]:

@@ -479,7 +479,8 @@ class BoxRuntime:
                 jobs.retrain_steps(
                     self.parts.samples, self.parts.shelf.detector(command.version), job=command.job, stream=command.stream,
                     window=command.window, replay_windows=self.parts.replay_windows, config=command.config,
-                    seed=self._seed(command.job), timer=cpu_s, on_epoch=on_epoch,
+                    seed=self._seed(command.job), timer=cpu_s, on_epoch=on_epoch, scoring=self.parts.scoring,
+                    yield_point=lane.checkpoint,
                 ),
                 lane,
             )  # fmt: skip

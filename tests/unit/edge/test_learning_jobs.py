@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_a_window_without_frames_is_no_error() -> None:
 def test_traits_are_what_the_golden_labels_say() -> None:
     def objects(*classes: int) -> Detections:
         n = len(classes)
-        boxes, ids = np.tile(np.float32([0, 0, 9, 9]), (n, 1)).reshape(n, 4), np.array(classes, np.int64)
+        boxes, ids = np.tile(np.array([0, 0, 9, 9], np.float32), (n, 1)).reshape(n, 4), np.array(classes, np.int64)
         return Detections(xyxy=boxes, score=np.ones(n, np.float32), class_id=ids)
 
     traits = jobs.traits_of([objects(0, 0, 2), None, objects(), objects(2)], place="yard", daypart="night")
@@ -90,6 +91,23 @@ def test_retraining_makes_a_better_copy_and_leaves_the_serving_model_alone() -> 
     assert better.skill > 0.5
     assert [r.epoch for r in heard] == [1, 2, 3]
     assert count == 3 * 12, "one picture an iteration"
+
+
+@pytest.mark.parametrize(("epochs", "measured"), [(3, {}), (5, {}), (6, {3}), (9, {4})])
+def test_a_long_retraining_is_measured_half_way_on_held_out_frames(epochs: int, measured: set[int]) -> None:
+    samples = MemorySamples({("a", 0): 40})
+    serving = FakeDetector(skill=0.4)
+    start = label(samples, serving).quality
+    heard: list[EpochReport] = []
+    jobs.run_at_once(
+        jobs.retrain_steps(
+            samples, serving, job="a/train/1", stream="a", window=0, replay_windows=0, config=replace(CONFIG, epochs=epochs),
+            seed=1, timer=lambda: 0.0, on_epoch=heard.append, scoring=SCORING,
+        )
+    )  # fmt: skip
+    assert {r.epoch for r in heard if r.quality is not None} == set(measured)
+    assert start is not None
+    assert all(r.quality > start for r in heard if r.quality is not None)
 
 
 def test_the_gate_judges_both_models_on_the_same_new_frames_and_holds_them_out() -> None:
