@@ -51,7 +51,8 @@ class _Search:
     pairs: (infer, train) quanta in stream order. Over the jobs, float (J,), in values (`PickConfigs.value`) and for the incumbent:
         held    quanta that a steal would take from the job: steal_quanta, less where the last one is capped, 0 for none
         lost    what its stream's value changes by when they are taken; -inf where there is nothing to take
-        won     (J, steal_quanta + 1) what its stream's value changes by when the job gets 0, 1, ... quanta
+        won     (steal_quanta + 1, J) what its stream's value changes by when the job gets 0, 1, ... quanta; -inf for 0
+        most    the largest of them
         turned  what its stream's value changes by when the job steals from the stream's other job; -inf without another
     A steal between two streams is worth won + lost, because no other stream sees it, and an accepted one changes the entries
     of two streams only. So the victims of a thief are tried all at once, and thieves for which no victim can be worth it are
@@ -67,7 +68,8 @@ class _Search:
         count = len(self.jobs)
         self.held = np.zeros(count, np.int64)
         self.lost = np.full(count, -np.inf)
-        self.won = np.full((count, steal_quanta + 1), -np.inf)
+        self.won = np.full((steal_quanta + 1, count), -np.inf)
+        self.most = np.full(count, -np.inf)
         self.turned = np.full(count, -np.inf)
         #: A gain in the sum of values that is a gain in their mean.
         self.least = QUALITY_TOL * len(pairs)
@@ -91,7 +93,7 @@ class _Search:
         """The first job from `first` on for which some steal may help; the number of jobs if there is none."""
         if not len(self.lost):
             return 0
-        most = self.won[first:].max(axis=1) + self.lost.max()
+        most = self.most[first:] + self.lost.max()
         hopeful = np.flatnonzero((most > self.least) | (self.turned[first:] > self.least))
         return first + int(hopeful[0]) if len(hopeful) else len(self.jobs)
 
@@ -111,7 +113,7 @@ class _Search:
 
     def _worth(self, thief: int) -> np.ndarray:
         """What the value of the allocation changes by when `thief` steals from each job, float (J,)."""
-        won = self.won[thief, 1] if self.steal_quanta == 1 else self.won[thief][self.held]
+        won = self.won[1, thief] if self.steal_quanta == 1 else self.won[self.held, thief]
         worth: np.ndarray = won + self.lost
         for job in self.jobs_of_stream[self.jobs[thief][0]]:
             worth[job] = self.turned[thief] if job != thief else -np.inf
@@ -137,8 +139,8 @@ class _Search:
             held = self._taken_from(pair[kind])
             self.held[job] = held
             self.lost[job] = value(stream, _plus(pair, kind, -held)) - now if held else -np.inf
-            for amount in range(1, self.steal_quanta + 1):
-                self.won[job, amount] = value(stream, _plus(pair, kind, amount)) - now
+            won = [value(stream, _plus(pair, kind, amount)) - now for amount in range(1, self.steal_quanta + 1)]
+            self.won[1:, job], self.most[job] = won, max(won)
         if len(jobs) == 2:
             for job in jobs:
                 kind = self.jobs[job][1]
