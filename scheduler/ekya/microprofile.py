@@ -7,12 +7,14 @@
     pruning              every two windows, the fifth that lies farthest below its stream's Pareto front, judged on history
 
 What we changed: the curve is fitted to all points (the authors use one); the distance that pruning uses, which the paper does
-not define, is the mean shortfall in end quality against the best configuration of the same or lower cost.
+not define, is the mean shortfall in end quality against the best configuration of the same or lower cost; pruning can drop
+whole families, because only a run that nobody needs saves profiling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from scheduler.curves import LearningCurve, curve_sd, fit_curve
 from scheduler.ekya.baselines import pareto_front
@@ -61,10 +63,12 @@ def options(
 ) -> tuple[RetrainOption, ...]:
     """What the planner may choose from, in candidate order. A candidate whose family has no run is left out.
 
+    A run without points, or with a number that is not finite or a negative cost, counts as none.
+
     n_train: as for `cost_gpu_s`. quality_sd is how well the run's points fix the curve at the candidate's epochs
     (`scheduler.curves.curve_sd`); 0 for a run of one point, of which nothing is known.
     """
-    runs = {family_key(trial.config): trial for trial in trials if trial.quality}
+    runs = {family_key(trial.config): trial for trial in trials if _tells(trial)}
     curves = {key: trial_curve(trial) for key, trial in runs.items()}
     sds = {key: _sds(trial, {c.epochs for c in candidates if family_key(c) == key}) for key, trial in runs.items()}
     return tuple(
@@ -82,6 +86,11 @@ def options(
 def family_names(configs: Iterable[RetrainConfig]) -> dict[str, FamilyKey]:
     """Name of each configuration -> its family, as `calibration.correct` takes it."""
     return {config.name: family_key(config) for config in configs}
+
+
+def _tells(trial: ProfileTrial) -> bool:
+    costs = (trial.init_gpu_s, trial.gpu_s_per_epoch)
+    return bool(trial.quality) and all(map(math.isfinite, (*trial.quality, *costs))) and min(costs) >= 0
 
 
 def _sds(trial: ProfileTrial, epochs: set[int]) -> dict[int, float]:
@@ -105,23 +114,45 @@ def front_shortfall(profile: Sequence[RetrainOption]) -> dict[str, float]:
     }
 
 
-def prune(history: Sequence[Sequence[RetrainOption]], *, drop_frac: float = 0.2, keep_min: int = 3) -> tuple[str, ...]:
+def prune(
+    history: Sequence[Sequence[RetrainOption]],
+    *,
+    drop_frac: float = 0.2,
+    keep_min: int = 3,
+    families: Mapping[str, Hashable] | None = None,
+) -> tuple[str, ...]:
     """The names that one stream goes on profiling, in the order of the newest window.
 
     history: the stream's options per profiled window, oldest first; only names of the newest are judged, each by its mean
-    shortfall over the windows that hold it. At most `drop_frac` of them go (at least one, while more than `keep_min` remain),
-    the worst first, the costlier first among equals; never one on the newest front, never below `keep_min`.
+    shortfall over the windows that hold it. Give corrected options where there are any (`calibration.correct`): judged on raw
+    predictions, pruning drops what the profiler is too modest about.
+    At most `drop_frac` of the names go (at least one, while more than `keep_min` remain), the worst first, the costlier first
+    among equals; never one on the newest front, never below `keep_min`.
+    families: name -> family (`family_names`). A family shares one run, so that dropping some of its names saves nothing; with
+    families, whole ones go: judged by their best member, as many as `drop_frac` of the names allows (at least one), none with
+    a member on the newest front.
     """
     newest = history[-1] if history else ()
     past: dict[str, list[float]] = {}
     for profile in history:
         for name, shortfall in front_shortfall(profile).items():
             past.setdefault(name, []).append(shortfall)
+    groups: dict[Hashable, list[RetrainOption]] = {}
+    for option in newest:
+        groups.setdefault((families or {}).get(option.name, option.name), []).append(option)
     on_front = {option.name for option in pareto_front(newest)}
     worst_first = sorted(
-        (o for o in newest if o.name not in on_front),
-        key=lambda o: (-sum(past[o.name]) / len(past[o.name]), -o.cost_gpu_s, o.name),
+        (group for group in groups.values() if not any(o.name in on_front for o in group)),
+        key=lambda group: (-min(_mean(past[o.name]) for o in group), -max(o.cost_gpu_s for o in group), group[0].name),
     )
-    quota = min(max(1, int(drop_frac * len(newest))), max(0, len(newest) - keep_min))
-    dropped = {option.name for option in worst_first[:quota]}
+    quota, room = int(drop_frac * len(newest)), len(newest) - keep_min
+    dropped: set[str] = set()
+    for group in worst_first:
+        after = len(dropped) + len(group)
+        if after <= room and (after <= quota or not dropped):
+            dropped.update(option.name for option in group)
     return tuple(option.name for option in newest if option.name not in dropped)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

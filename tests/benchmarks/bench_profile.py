@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -178,6 +178,7 @@ class Box:
     hold_out: int = 0
     predict: Predict = recorded
     prune: str = "no"
+    whole_families: bool = False
 
 
 class Simulation:
@@ -186,6 +187,7 @@ class Simulation:
     def __init__(self, table: dict[tuple[str, int], CityWindow]) -> None:
         self.table = table
         self.cities = sorted({city for city, _ in table})
+        self.families = next(iter(table.values())).hp
         self._best: dict[tuple[tuple[str, ...], int, int], float] = {}
 
     def best(self, cities: Sequence[str], window: int, gpus: int) -> float:
@@ -202,7 +204,7 @@ class Simulation:
         order = order[box.hold_out :]
         while len(order) < box.cameras * box.sets:
             order += [str(city) for city in rng.permutation(sorted(set(order)))]
-        run, pruners = Run(), [_Pruner(box.prune) for _ in range(box.cameras)]
+        run, pruners = Run(), [_Pruner(box.prune, self.families if box.whole_families else None) for _ in range(box.cameras)]
         for number in range(box.sets * WINDOWS):
             first = number // WINDOWS * box.cameras
             self._window(box, order[first : first + box.cameras], number, history, pruners, run, rng)
@@ -239,8 +241,9 @@ class Simulation:
 class _Pruner:
     """History pruning of one camera, every two windows."""
 
-    def __init__(self, on: str) -> None:
+    def __init__(self, on: str, families: Mapping[str, str] | None) -> None:
         self.on = on
+        self.families = families
         self.profiles: list[Sequence[RetrainOption]] = []
         self.names: tuple[str, ...] | None = None
 
@@ -250,7 +253,7 @@ class _Pruner:
     def judge(self, raw: Sequence[RetrainOption], corrected: Sequence[RetrainOption]) -> None:
         self.profiles.append(corrected if self.on == "corrected" else raw)
         if self.on != "no" and microprofile.prune_due(len(self.profiles)):
-            self.names = microprofile.prune(self.profiles)
+            self.names = microprofile.prune(self.profiles, families=self.families)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -305,15 +308,14 @@ def print_pruning(simulation: Simulation, boxes: int) -> None:
         "\nPruning every two windows, 4 cameras, 2 GPUs, 9 windows: points lost against true profiles, trial GPU-seconds a window"
     )
     for hold_out in (0, 2):
-        for prune in ("no", "raw", "corrected"):
-            box = Box(cameras=4, gpus=2, sets=3, prune=prune, hold_out=hold_out)
+        for prune, whole in (("no", False), ("raw", False), ("corrected", False), ("raw", True), ("corrected", True)):
+            box = Box(cameras=4, gpus=2, sets=3, prune=prune, whole_families=whole, hold_out=hold_out)
             runs = [simulation.run(box, seed) for seed in range(boxes)]
             lost = np.array([run.lost for run in runs])
             spent = statistics.mean(run.trials_gpu_s for run in runs) / lost.shape[1]
-            print(
-                f"  judged on {prune:<10} hold-out {hold_out}: lost {lost.mean():.2f} (first three {lost[:, :3].mean():.2f}, "
-                f"last three {lost[:, -3:].mean():.2f}), trials {spent:.1f} GPU-s"
-            )
+            label = f"judged on {prune} {'families' if whole else 'names'}" if prune != "no" else "no pruning"
+            windows = f"(first three {lost[:, :3].mean():.2f}, last three {lost[:, -3:].mean():.2f})"
+            print(f"  {label:<30} hold-out {hold_out}: lost {lost.mean():.2f} {windows}, trials {spent:.1f} GPU-s")
 
 
 def main(boxes: int, path: Path) -> None:
