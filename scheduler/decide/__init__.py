@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from configs.errors import UsageError
 from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya, tables
 from scheduler.decide.inputs import Clock, Decide, Table, parse
+from scheduler.decide.slaq import SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
 
 __all__ = ["SYSTEMS", "Clock", "EkyaAnswer", "EkyaInput", "System", "decide", "decide_ekya", "parse", "system"]
 
@@ -39,6 +40,7 @@ class System:
 #: Every system that can be asked.
 SYSTEMS: dict[str, System] = {
     "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer, tables=tables),
+    "slaq": System(decide=decide_slaq, input_model=SlaqInput, answer_model=SlaqAnswer, tables=slaq_tables),
 }
 
 

@@ -79,7 +79,8 @@ class SlaqJob:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobShare:
     """What one job gets and why. need_pct: what it must have to end in time, None: nothing asked of it, or it cannot.
-    gain, one_more: normalised reduction (objective `finish`: loss times seconds) of its share, and of one quantum beyond it."""
+    gain: predicted normalised reduction (objective `finish`: loss) by its share, times weight; one_more: what one quantum more would
+    add; one_less: what one quantum less would lose."""
 
     id: str
     pct: int
@@ -89,6 +90,7 @@ class JobShare:
     predicted_loss: float | None
     gain: float
     one_more: float
+    one_less: float
     forecast: Forecast | None
     why: str
 
@@ -314,6 +316,7 @@ def _explained(case: _Case, share: int, asked: _Asked) -> JobShare:
         predicted_loss=case.future.loss_after(iterations) if case.future else None,
         gain=case.job.weight * gain(share),
         one_more=case.job.weight * (gain(share + 1) - gain(share)),
+        one_less=case.job.weight * (gain(share) - gain(share - 1)) if share > 0 else 0.0,
         forecast=case.future,
         why=_why(case, share, asked, gain),
     )
@@ -332,8 +335,10 @@ def _why(case: _Case, share: int, asked: _Asked, gain: Callable[[int], float]) -
         return "no share is left for it; its turn comes" if asked.units else "there is no budget"
     if case.need and share == case.need:
         return f"{pct} pct is the least with which it ends in time"
-    worth = "loss removed by swapping sooner" if asked.objective == "finish" else "largest step so far"
-    return f"{pct} pct is worth {gain(share):.4g} ({worth}), the last {asked.quantum_pct} pct of it {gain(share) - gain(share - 1):.4g}"
+    unit = "loss, by ending sooner" if asked.objective == "finish" else "of its largest step"
+    least = "its minimum share, " if share == _least(case, asked) else ""
+    last = gain(share) - gain(share - 1)
+    return f"{pct} pct: {least}worth {gain(share):.4g} {unit}; the last {asked.quantum_pct} pct of it {last:.4g}"
 
 
 def _check(
