@@ -26,6 +26,10 @@ class Rank:
     below: int
     quality: float
 
+    def key(self) -> tuple[int, float]:
+        """Sorts: the smallest is the best."""
+        return self.below, -self.quality
+
 
 #: Added to a stream's value for each stream below the floor. No steal moves two qualities by as much, and a float near it still
 #: resolves 1e-15, so that comparing two sums of two values is comparing their ranks.

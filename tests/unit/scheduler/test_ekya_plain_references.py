@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from scheduler.ekya.baselines import fixed_config
 from scheduler.ekya.estimate import is_useful
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.pick_configs import cheapest_floors
-from scheduler.ekya.thief import fair_split, floors_first, jobs_of, thief, thief_repeat, to_pairs
+from scheduler.ekya.thief import fair_split, floors_first, jobs_of, thief, thief_repeat, thief_thorough, to_pairs
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import KnobProfile, Plan, Snapshot
 from tests.support.plain_planners import Pair, PlainWorld, plain_best_by_total, plain_knapsack, plain_sweeps
@@ -136,7 +137,7 @@ def test_nothing_that_the_bound_or_the_floors_drop_is_missed(snapshot: Snapshot)
 
 
 @settings(max_examples=150, deadline=None)
-@given(problems(most_streams=8), st.sampled_from([thief, thief_repeat, optimal, fixed_config]))
+@given(problems(most_streams=8), st.sampled_from([thief, thief_repeat, thief_thorough, optimal, fixed_config]))
 def test_no_stream_is_below_the_floor_that_could_be_above_it(snapshot: Snapshot, policy: object) -> None:
     assert below(policy(snapshot)) == PlainWorld(snapshot).least_below()  # type: ignore[operator]
 
@@ -165,3 +166,22 @@ def test_cheapest_first_keeps_the_most_streams(floors: list[int | None], quanta:
     assert spent <= quanta
     assert all(floors[v] is not None for v in reached)
     assert len(reached) == most[quanta]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_streams=4, most_quanta=10))
+def test_no_steal_of_any_size_improves_a_thorough_plan(snapshot: Snapshot) -> None:
+    plan, world, step = thief_thorough(snapshot), PlainWorld(snapshot), snapshot.quantum_pct
+    plan.check(snapshot.capacity_pct)
+    assert (below(plan), -plan.expected_quality) <= (
+        below(thief_repeat(snapshot)),
+        -thief_repeat(snapshot).expected_quality + 1e-9,
+    )
+    pairs = [(s.infer_pct // step, s.train_pct // step) for s in plan.streams]
+    jobs = jobs_of(snapshot)
+    for (thief_v, thief_k), (victim_v, victim_k) in itertools.permutations(jobs, 2):
+        for amount in range(1, pairs[victim_v][victim_k] + 1):
+            trial = [list(pair) for pair in pairs]
+            trial[victim_v][victim_k] -= amount
+            trial[thief_v][thief_k] += amount
+            assert not world.improves([(infer, train) for infer, train in trial], pairs)
