@@ -15,10 +15,12 @@ Deterministic and bounded (`TRIES` settlements of one device). Not exact: assign
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from operator import itemgetter
+from typing import Any, Literal
 
 from configs.errors import ConfigError
 from scheduler.ekya.estimate import QUALITY_TOL, Choice, SpeedCurve, StreamEstimator, best_knobs
@@ -188,27 +190,42 @@ def _undominated(settings: Iterable[Setting]) -> tuple[Setting, ...]:
 # --- which job lies where -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Use:
-    """What the streams of a device take of it together. settings: (stream number, setting) of each."""
-
-    pct: int
-    mib: float
-    below: int
-    loss: float
-    settings: tuple[tuple[int, Setting], ...]
+#: What streams take of a device together: (cameras under the floor, minus quality, share pct, memory MiB, chain of choices). A chain is
+#: () or (chain, stream number, setting). Smaller is better, and sorts first.
+_Use = tuple[int, float, int, float, tuple[Any, ...]]
 
 
-def _front(uses: Iterable[_Use]) -> list[_Use]:
-    """Those that no other one matches or beats in share, memory and worth; the best first."""
+def _front(uses: Iterable[_Use], room_pct: int) -> list[_Use]:
+    """Those that no other one matches or beats in worth, share and memory; the best first. All within `room_pct`."""
     kept: list[_Use] = []
-    for use in sorted(uses, key=lambda u: (u.below, u.loss, u.pct, u.mib)):
-        if not any(k.pct <= use.pct and k.mib <= use.mib for k in kept):
-            kept.append(use)
+    least_mib = [math.inf] * (room_pct + 1)  # of what is kept and takes no more share
+    for use in sorted(uses, key=itemgetter(0, 1, 2, 3)):
+        pct, mib = use[2], use[3]
+        if least_mib[pct] <= mib:
+            continue
+        kept.append(use)
+        for share in range(pct, room_pct + 1):
+            if least_mib[share] <= mib:
+                break
+            least_mib[share] = mib
     if len(kept) > _FRONT_MOST:
-        # the last ones need least: one of them keeps the way on open
-        kept = [*kept[: _FRONT_MOST - 1], min(kept, key=lambda u: (u.mib, u.pct))]
+        # what needs least keeps the way on open
+        kept = [*kept[: _FRONT_MOST - 1], min(kept, key=itemgetter(3, 2))]
     return kept
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """How a stream lies on a device: for each job the share that whole devices give it, or None and what it has elsewhere; and
+    the memory that it may hold at most."""
+
+    number: int
+    infer_base: int | None
+    train_base: int | None
+    infer_pct: int
+    train_pct: int
+    infer_most: float
+    train_most: float
 
 
 @dataclass
@@ -224,11 +241,13 @@ class Layout:
     part: dict[Key, int] = field(default_factory=dict)
     here: list[list[Key]] = field(default_factory=list)
     owner: dict[int, Key] = field(default_factory=dict)
+    #: Devices settled before, with the same streams seated in the same way. Shared by all copies.
+    known: dict[tuple[Any, ...], list[_Use]] = field(default_factory=dict)
 
     def copy(self) -> Layout:
         return Layout(
             self.menus, self.capacity_pct, self.memory_mib, list(self.now), dict(self.whole), dict(self.part),
-            [list(keys) for keys in self.here], dict(self.owner),
+            [list(keys) for keys in self.here], dict(self.owner), self.known,
         )  # fmt: skip
 
     def rank(self) -> tuple[int, float]:
@@ -281,18 +300,13 @@ class Layout:
         owner = self.owner.get(gpu)
         room_pct = 0 if owner is not None else self.capacity_pct[gpu]
         room_mib = self.memory_mib[gpu] - (self.held_mib(owner) if owner is not None else 0.0) + MEMORY_TOL_MIB
-        front = [_Use(0, 0.0, 0, 0.0, ())]
-        for number in sorted({key[0] for key in self.here[gpu]}):
-            uses = _front(self._uses(number, gpu, room_pct, room_mib))
-            front = _front(
-                _Use(a.pct + b.pct, a.mib + b.mib, a.below + b.below, a.loss + b.loss, a.settings + b.settings)
-                for a in front
-                for b in uses
-                if a.pct + b.pct <= room_pct and a.mib + b.mib <= room_mib
-            )
+        seats = tuple(self._seat(number, gpu) for number in sorted({key[0] for key in self.here[gpu]}))
+        front = self._together(seats, room_pct, room_mib)
         if not front:
             return False
-        for number, setting in front[0].settings:
+        chain = front[0][4]
+        while chain:
+            chain, number, setting = chain
             self.now[number] = setting
         return True
 
@@ -300,29 +314,64 @@ class Layout:
         setting = self.now[key[0]]
         return setting.infer_mib if key[1] == "infer" else setting.train_mib
 
-    def _uses(self, number: int, gpu: int, room_pct: int, room_mib: float) -> Iterator[_Use]:
-        """What stream `number` may take of the device. A job that also lies elsewhere may not hold more memory than it does."""
-        infer_here, train_here = (number, "infer") in self.here[gpu], (number, "train") in self.here[gpu]
-        infer_base, train_base = self.base_pct((number, "infer")), self.base_pct((number, "train"))
-        menu, now = self.menus[number], self.now[number]
-        infer_most = math.inf if infer_here and not infer_base else now.infer_mib
-        train_most = math.inf if train_here and not train_base else now.train_mib
-        infers = menu.shares("infer", infer_base, room_pct) if infer_here else [now.infer_pct]
-        trains = menu.shares("train", train_base, room_pct) if train_here else [now.train_pct]
-        for infer_pct in infers:
-            infer_part = infer_pct - infer_base if infer_here else 0
-            for train_pct in trains:
-                train_part = train_pct - train_base if train_here else 0
-                if infer_part + train_part > room_pct:
-                    break
-                for setting in menu.settings(infer_pct, train_pct):
-                    if setting.infer_mib > infer_most or setting.train_mib > train_most:
-                        continue
-                    mib = setting.infer_mib if infer_part else 0.0
-                    mib += setting.train_mib if train_part or (train_here and not train_base) else 0.0
-                    below, loss = setting.worth()
-                    if mib <= room_mib:
-                        yield _Use(infer_part + train_part, mib, below, loss, ((number, setting),))
+    def _seat(self, number: int, gpu: int) -> _Seat:
+        """A job that also lies elsewhere may not hold more memory than it does."""
+        now = self.now[number]
+        infer, train = _keys(number)
+        infer_base = self.base_pct(infer) if self.part.get(infer) == gpu else None
+        train_base = self.base_pct(train) if self.part.get(train) == gpu else None
+        return _Seat(
+            number,
+            infer_base,
+            train_base,
+            0 if infer_base is not None else now.infer_pct,
+            0 if train_base is not None else now.train_pct,
+            math.inf if infer_base == 0 else now.infer_mib,
+            math.inf if train_base == 0 else now.train_mib,
+        )
+
+    def _together(self, seats: tuple[_Seat, ...], room_pct: int, room_mib: float) -> list[_Use]:
+        """Everything worth having that these streams can make of that much room."""
+        if not seats:
+            return [(0, 0.0, 0, 0.0, ())]
+        found = self.known.get((seats, room_pct, room_mib))
+        if found is None:
+            others = self._together(seats[:-1], room_pct, room_mib)
+            uses = self._alone(seats[-1], room_pct, room_mib)
+            number = seats[-1].number
+            found = _front(
+                (
+                    (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], (a[4], number, b[4][0]))
+                    for a in others
+                    for b in uses
+                    if a[2] + b[2] <= room_pct and a[3] + b[3] <= room_mib
+                ),
+                room_pct,
+            )
+            self.known[seats, room_pct, room_mib] = found
+        return found
+
+    def _alone(self, seat: _Seat, room_pct: int, room_mib: float) -> list[_Use]:
+        found = self.known.get((seat, room_pct, room_mib))
+        if found is None:
+            found = self.known[seat, room_pct, room_mib] = _front(self._uses(seat, room_pct, room_mib), room_pct)
+        return found
+
+    def _uses(self, seat: _Seat, room_pct: int, room_mib: float) -> Iterator[_Use]:
+        """What one stream may take of the room; its chain holds just the setting."""
+        menu, infer_base, train_base = self.menus[seat.number], seat.infer_base, seat.train_base
+        infers = [seat.infer_pct] if infer_base is None else menu.shares("infer", infer_base, room_pct)
+        trains = [seat.train_pct] if train_base is None else menu.shares("train", train_base, room_pct)
+        for infer_pct, train_pct in itertools.product(infers, trains):
+            infer_part = 0 if infer_base is None else infer_pct - infer_base
+            train_part = 0 if train_base is None else train_pct - train_base
+            if infer_part + train_part > room_pct:
+                continue
+            for setting in menu.settings(infer_pct, train_pct):
+                mib = setting.infer_mib if infer_part else 0.0
+                mib += setting.train_mib if train_part or train_base == 0 else 0.0
+                if setting.infer_mib <= seat.infer_most and setting.train_mib <= seat.train_most and mib <= room_mib:
+                    yield (*setting.worth(), infer_part + train_part, mib, (setting,))
 
     def home(self, key: Key) -> Home:
         """Devices and shares of a job; none if it has no share and holds nothing."""

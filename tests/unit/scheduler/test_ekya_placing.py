@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import ConfigError
-from scheduler.ekya.estimate import SpeedCurve, StreamEstimator, best_knobs
+from scheduler.ekya.estimate import Choice, SpeedCurve, StreamEstimator, best_knobs
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.pack import jobs_of_plan, pack, placement_problems
-from scheduler.ekya.pick_configs import rank_of
 from scheduler.ekya.placing import Latitude, placed
 from scheduler.ekya.thief import thief_repeat
 from scheduler.registry import CACHED_FAMILY, POLICIES, make_policy
@@ -177,67 +176,68 @@ def test_a_split_only_ever_shrinks(name: str, snapshot: Snapshot) -> None:
 # --- against all plans ----------------------------------------------------------------------------------------------------
 
 
-def every_plan(snapshot: Snapshot) -> Iterator[tuple[int, float]]:
-    """Rank (fewest below the floor, then minus the mean) of every allocation in quanta and every choice of knobs and options
-    that can be packed."""
-    q, speed = snapshot.quantum_pct, SpeedCurve.of(snapshot)
-    pairs = list(itertools.product(range(0, snapshot.capacity_pct + 1, q), repeat=2))
-    choices = []
-    for view in snapshot.streams:
-        mine = []
-        for infer, train in pairs:
-            for knobs, option in itertools.product(view.knobs, (None, *view.retrain)):
-                if knobs.demand_pct > infer or (option is None) != (train == 0) or infer + train > snapshot.capacity_pct:
-                    continue
-                only = StreamEstimator.of(replace(view, knobs=(knobs,)), snapshot, speed)
-                choice = only.with_option(option, infer, train)
-                if choice is not None:
-                    mine.append((infer, train, choice))
-            if infer == train == 0:
-                mine.append((0, 0, StreamEstimator.of(view, snapshot, speed).best(0, 0)))
-        choices.append(mine)
-    for combination in itertools.product(*choices):
-        if sum(infer + train for infer, train, _ in combination) <= snapshot.capacity_pct:
-            yield_plan = plan_of(snapshot, combination)
-            rank = rank_of([choice for _, _, choice in combination])
-            yield (rank.below, -rank.quality) if pack(snapshot, yield_plan) is not None else (99, 0.0)
+def settings_of(view: StreamView, snapshot: Snapshot) -> list[tuple[int, int, Choice]]:
+    """(infer pct, train pct, choice): every share in quanta with every knobs and option that can use it."""
+    speed, shares = SpeedCurve.of(snapshot), range(0, snapshot.capacity_pct + 1, snapshot.quantum_pct)
+    found = [(0, 0, StreamEstimator.of(view, snapshot, speed).best(0, 0))]
+    for infer, train, knobs in itertools.product(shares, shares, view.knobs):
+        only = StreamEstimator.of(replace(view, knobs=(knobs,)), snapshot, speed)
+        for option in view.retrain if train else (None,):
+            choice = only.with_option(option, infer, train) if 0 < infer >= knobs.demand_pct else None
+            if choice is not None and infer + train <= snapshot.capacity_pct:
+                found.append((infer, train, choice))
+    return found
 
 
-def plan_of(snapshot: Snapshot, combination: tuple[tuple[int, int, object], ...]) -> Plan:
+def best_of_all_plans(snapshot: Snapshot) -> float:
+    """The mean quality of the best plan that packs: all combinations, best first, until one does."""
+    offers = [settings_of(view, snapshot) for view in snapshot.streams]
+    total = np.zeros(1)
+    for mine in offers:
+        total = (total[:, None] + np.array([choice.quality for _, _, choice in mine])[None, :]).ravel()
+    for index in np.argsort(-total, kind="stable"):
+        numbers = np.unravel_index(index, [len(mine) for mine in offers])
+        picked = [mine[n] for mine, n in zip(offers, numbers, strict=True)]
+        within = sum(infer + train for infer, train, _ in picked) <= snapshot.capacity_pct
+        if within and pack(snapshot, plan_of(snapshot, picked)) is not None:
+            return float(total[index]) / len(offers)
+    raise AssertionError("doing nothing always packs")
+
+
+def plan_of(snapshot: Snapshot, picked: Sequence[tuple[int, int, Choice]]) -> Plan:
     empty = make_policy("no-retrain").policy(snapshot)
     streams = tuple(
         replace(
             planned,
             infer_pct=infer,
             train_pct=train,
-            knobs=choice.knobs.name if choice.knobs else None,  # type: ignore[attr-defined]
-            retrain=choice.retrain.name if choice.retrain else None,  # type: ignore[attr-defined]
+            knobs=choice.knobs.name if choice.knobs else None,
+            retrain=choice.retrain.name if choice.retrain else None,
         )
-        for planned, (infer, train, choice) in zip(empty.streams, combination, strict=True)
+        for planned, (infer, train, choice) in zip(empty.streams, picked, strict=True)
     )
-    spare = snapshot.capacity_pct - sum(s.infer_pct + s.train_pct for s in streams)
-    return replace(empty, streams=streams, spare_pct=spare)
+    return replace(empty, streams=streams, spare_pct=snapshot.capacity_pct - sum(s.infer_pct + s.train_pct for s in streams))
 
 
 def small(seed: int, memory_mib: float | None) -> Snapshot:
-    """Two cameras on two devices of three quanta each: tight, and small enough for all plans."""
-    knobs = (KNOBS[1], KNOBS[3])
-    made = random_snapshot(seed, streams=2, gpus=2, configs=2, knobs=knobs, quantum_pct=33, window_s=120.0)
-    return on_gpus(made, tuple(Gpu(id=f"g{n}", capacity_pct=99, memory_mib=memory_mib) for n in range(2)), (2.0, 3.0))
+    """Three cameras that would like 60 pct each, and two devices of four quanta: something must give way."""
+    made = random_snapshot(seed, streams=3, gpus=2, configs=2, knobs=(KNOBS[2], KNOBS[3]), quantum_pct=25, window_s=120.0)
+    return on_gpus(made, tuple(Gpu(id=f"g{n}", memory_mib=memory_mib) for n in range(2)), (3.0, 4.0))
 
 
-@pytest.mark.parametrize("memory_mib", [None, 4.0])
+@pytest.mark.parametrize("memory_mib", [None, 7.0])
 def test_the_gap_to_the_best_of_all_plans(memory_mib: float | None) -> None:
-    """Never better than the best, on average a twentieth of a point from it at most, most often there."""
-    gaps = []
-    for seed in range(12):
+    """Never better than the best, a tenth of a point from it on average at most, most often there."""
+    gaps, repaired = [], 0
+    for seed in range(3):
         snapshot = small(seed, memory_mib)
-        best = min(every_plan(snapshot))
         made = make_policy("optimal")(snapshot)
-        gaps.append(100 * (-best[1] - made.expected_quality))
+        repaired += made.streams != optimal(snapshot).streams
+        gaps.append(100 * (best_of_all_plans(snapshot) - made.expected_quality))
+    assert repaired >= 2
     assert min(gaps) >= -1e-9
-    assert statistics.mean(gaps) <= 0.05, gaps
-    assert statistics.median(gaps) <= 1e-9
+    assert statistics.mean(gaps) <= 0.1, gaps
+    assert statistics.median(gaps) <= 1e-9, gaps
 
 
 # --- one by one -----------------------------------------------------------------------------------------------------------
