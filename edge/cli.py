@@ -344,11 +344,15 @@ def one_of(field: str, text: str, known: tuple[str, ...]) -> Any:
 
 @app.command()
 def decide(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya or slaq.")],
     input_file: Annotated[
         Path | None, typer.Argument(metavar="INPUT.json", help="The situation; - reads standard input.", show_default=False)
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schemas of input and answer instead.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Why each share, and what one quantum more would be worth; as tables without --json."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """What would SYSTEM decide here, and why: JSON in, JSON out; the same code that the box runs."""
@@ -362,16 +366,30 @@ def decide(
         return
     if input_file is None:
         raise UsageError("decide needs an input file", remedy=f"driftbox decide {system} INPUT.json, or - for standard input")
-    print_json(chosen.decide(read_json(input_file), time.perf_counter))
+    answer = chosen.decide(read_json(input_file), time.perf_counter, explain=explain)
+    if json or not explain or chosen.tables is None:
+        print_json(answer)
+        return
+    for number, table in enumerate(chosen.tables(answer)):
+        say(("\n" if number else "") + table.title)
+        print_table(table.columns, table.rows)
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, `-` for standard input. Raises UsageError naming the line of a mistake."""
+    """The parsed file, `-` for standard input. Raises UsageError naming the line of a mistake; a key given twice is one."""
     import json as json_module
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+            raise UsageError(f"{path}: the key '{twice}' stands twice in one object", subject=str(path), remedy="drop one")
+        return found
 
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        return json_module.loads(text)
+        return json_module.loads(text, object_pairs_hook=unique)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", subject=str(path), remedy="check the path") from None
     except UnicodeDecodeError:
@@ -382,6 +400,10 @@ def read_json(path: Path) -> Any:
             subject=str(path),
             remedy="correct it there",
         ) from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply", subject=str(path), remedy="see docs/decide.md") from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise UsageError(f"{path} is not usable: {error}", subject=str(path), remedy="see docs/decide.md") from None
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

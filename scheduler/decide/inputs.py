@@ -16,6 +16,9 @@ M = TypeVar("M", bound=BaseModel)
 #: Seconds of any monotonic clock.
 Clock = Callable[[], float]
 
+#: Where pydantic would speak of its classes.
+_TEXTS = {"model_type": "must be a JSON object", "dict_type": "must be a JSON object"}
+
 #: Problems that the text of a refusal tells; its list has all.
 TOLD_MOST = 20
 
@@ -59,7 +62,9 @@ def parse(model: type[M], data: Any) -> M:
         return model.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = tuple((_path(e["loc"]) or "(input)", e["msg"].removeprefix("Value error, ")) for e in details)
+        problems = tuple(
+            (_path(e["loc"]) or "(input)", _TEXTS.get(e["type"]) or e["msg"].removeprefix("Value error, ")) for e in details
+        )
     except RecursionError:
         problems = (("(input)", "nested too deeply"),)
     raise refusal(problems)
@@ -75,5 +80,6 @@ def refusal(problems: Sequence[tuple[str, str]]) -> ConfigError:
 def _path(loc: tuple[int | str, ...]) -> str:
     text = ""
     for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        key = part[:100] if isinstance(part, str) else part  # anyone may have written it
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
     return text
