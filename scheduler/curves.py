@@ -96,12 +96,13 @@ def curve_sd(
     k, acc = np.asarray(epochs, float), np.clip(np.asarray(quality, float), 0.0, _MOST)
     scan = _Scan.of(k, acc)
     noise_var = (POINT_WEIGHT * point_sd**2 + chosen.sse) / (POINT_WEIGHT + max(0, len(k) - 3))
-    weight = np.exp(-0.5 * np.maximum(scan.sse - scan.sse.min(), 0.0) / noise_var)
+    fits = np.isfinite(scan.sse)
+    if not fits.any():  # no curve passes anywhere near: the constant it is, known as well as a mean
+        return tuple(min(noise_var / len(k), _MOST_VAR) ** 0.5 for _ in at)
+    excess = np.where(fits, scan.sse, np.inf) - scan.sse[fits].min()
+    weight = np.exp(-0.5 * excess / noise_var)
     weight = weight / weight.sum()
-    return tuple(
-        float(np.sqrt(weight @ ((scan.at(epoch) - chosen.at(epoch)) ** 2 + np.minimum(scan.var(epoch, noise_var), _MOST_VAR))))
-        for epoch in at
-    )
+    return tuple(float(np.sqrt(weight @ scan.square_error(epoch, chosen.at(epoch), noise_var))) for epoch in at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +139,15 @@ class _Scan:
         removable = np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
         return np.clip(1.0 - (removable + self.b2), 0.0, 1.0)
 
-    def var(self, epochs: float, noise_var: float) -> np.ndarray:
-        """(S,) variance of each curve's quality after `epochs` for the error of (b0, b1) given b2, to first order."""
+    def square_error(self, epochs: float, chosen: float, noise_var: float) -> np.ndarray:
+        """(S,) expected squared distance of the quality after `epochs` from `chosen`, if the curve's b2 is the true one: the curve's
+        own distance, and to first order the variance for the error of (b0, b1) given b2 (no more than a quality can have)."""
         x, y = self.gap**2 * self.k[None, :], self.gap**2
         xx, yy, xy = (x * x).sum(1), (y * y).sum(1), (x * y).sum(1)
         det = xx * yy - xy * xy
         rate_var = noise_var * _ratio(epochs * epochs * yy - 2 * epochs * xy + xx, det)
         rate = self.b0 * epochs + self.b1
-        return _ratio(rate_var, rate**4)
+        return (self.at(epochs) - chosen) ** 2 + np.minimum(_ratio(rate_var, rate**4), _MOST_VAR)
 
 
 def nnls_pair(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

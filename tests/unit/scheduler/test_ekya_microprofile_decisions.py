@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.curves import LearningCurve
 from scheduler.ekya.baselines import pareto_front
-from scheduler.ekya.microprofile import cost_gpu_s, families, front_shortfall, grouped, options, prune, prune_due
+from scheduler.ekya.microprofile import (
+    cost_gpu_s,
+    families,
+    family_key,
+    family_names,
+    front_shortfall,
+    grouped,
+    options,
+    prune,
+    prune_due,
+)
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
 TRUE = LearningCurve(b0=0.5, b1=2.0, b2=0.05)
@@ -67,6 +80,36 @@ def test_a_run_without_points_foretells_nothing() -> None:
     assert options([empty], [config("a")]) == ()
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [{"quality": (0.5, math.nan)}, {"quality": (math.inf,)}, {"init_gpu_s": math.nan}, {"gpu_s_per_epoch": -1.0}],
+)
+def test_a_run_without_sense_foretells_nothing(bad: dict[str, object]) -> None:
+    run = trial(config("a"))
+    other = trial(config("b", data_frac=0.5))
+    made = options([replace(run, **bad), other], [config("a"), config("b", data_frac=0.5)])  # type: ignore[arg-type]
+    assert [o.name for o in made] == ["b"]
+
+
+def test_a_prediction_is_the_less_sure_the_farther_it_reaches() -> None:
+    short, long, longest = options([trial(config("run", 60))], [config("a", 5), config("b", 30), config("c", 60)])
+    assert 0 < short.quality_sd < long.quality_sd < longest.quality_sd < 0.3
+    (more,) = options([trial(config("run", 30), epochs=20)], [config("b", 30)])
+    assert more.quality_sd < long.quality_sd
+
+
+def test_a_run_of_one_point_claims_no_spread() -> None:
+    recorded = replace(trial(config("a")), quality=(0.7,))
+    assert [(o.end_quality, o.quality_sd) for o in options([recorded], [config("a")])] == [(pytest.approx(0.7), 0.0)]
+
+
+def test_names_and_their_families() -> None:
+    named = family_names(GRID)
+    assert len(named) == 18
+    assert len(set(named.values())) == 6
+    assert named["l0.1d0.5e5"] == named["l0.1d0.5e30"] == family_key(GRID[3])
+
+
 # --- pruning ----------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +153,48 @@ def test_pruning_shrinks_to_the_front_or_three() -> None:
         names = list(prune([tuple(o for o in PROFILE if o.name in names)]))
     assert names == ["cheap", "good", "best"]
     assert prune([]) == ()
+
+
+FAMILIES = {"cheap": "x", "bad": "x", "good": "y", "best": "y", "worse": "z", "worst": "z"}
+
+
+def test_with_families_a_whole_run_is_dropped_or_none() -> None:
+    profile = (*PROFILE, option("worst", 0.50, 85))
+    assert prune([profile]) == ("cheap", "good", "best", "bad", "worse"), "one name of six, which saves no run"
+    assert prune([profile], families=FAMILIES) == ("cheap", "good", "best", "bad"), "one run of three"
+    assert prune([PROFILE], families={**FAMILIES, "worse": "y"}) == tuple(o.name for o in PROFILE), "all runs hold a front"
+
+
+def test_a_family_is_judged_by_its_best_member() -> None:
+    profile = (
+        option("front", 0.80, 5),
+        option("a1", 0.79, 10),
+        option("a2", 0.10, 20),
+        option("b1", 0.6, 10),
+        option("b2", 0.6, 20),
+    )
+    kept = prune([profile], families={"a1": "a", "a2": "a", "b1": "b", "b2": "b"})
+    assert kept == ("front", "a1", "a2")
+
+
+def test_a_family_too_large_to_leave_enough_stays() -> None:
+    profile = (option("front", 0.80, 5), *(option(f"a{n}", 0.5, 10 + n) for n in range(3)))
+    assert prune([profile], families={f"a{n}": "a" for n in range(3)}) == ("front", "a0", "a1", "a2")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), st.integers(0, 4)), min_size=1, max_size=15),
+    st.floats(0, 1),
+    st.integers(1, 6),
+)
+def test_pruning_drops_whole_families_and_never_the_front(values: list[tuple[int, int, int]], drop: float, keep: int) -> None:
+    profile = [option(f"o{n}", q / 20, c) for n, (q, c, _) in enumerate(values)]
+    family = {f"o{n}": f for n, (_, _, f) in enumerate(values)}
+    kept = prune([profile, profile], drop_frac=drop, keep_min=keep, families=family)
+    gone = {family[o.name] for o in profile if o.name not in kept}
+    assert not gone & {family[name] for name in kept}
+    assert {o.name for o in pareto_front(profile)} <= set(kept)
+    assert len(kept) >= min(keep, len(profile))
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from scheduler.curves import LearningCurve, fit_curve, nnls_pair
+from scheduler.curves import POINT_SD, LearningCurve, curve_sd, fit_curve, nnls_pair
 
 TRUE = LearningCurve(b0=0.5, b1=2.0, b2=0.05)
 
@@ -98,3 +98,65 @@ def test_what_cannot_be_fitted_is_refused(epochs: list[float], quality: list[flo
 def test_parameters_are_not_negative() -> None:
     with pytest.raises(ValueError, match="negative"):
         LearningCurve(b0=-0.1, b1=1, b2=0)
+
+
+# --- how sure a curve is ----------------------------------------------------------------------------------------------
+
+
+def points_of(curve: LearningCurve, epochs: int, noise: float = 0.0, seed: int = 0) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return [float(np.clip(curve.at(k) + rng.normal(0, noise), 0, 1)) for k in range(epochs + 1)]
+
+
+def test_the_farther_the_less_sure() -> None:
+    near, mid, far, farther = curve_sd(range(6), points_of(TRUE, 5), [5, 15, 30, 100])
+    assert 0 < near < mid < far < farther
+    assert far > 2 * near
+
+
+def test_more_points_make_surer() -> None:
+    sds = [curve_sd(range(n + 1), points_of(TRUE, n), [30])[0] for n in (1, 3, 5, 10, 20)]
+    assert sds == sorted(sds, reverse=True)
+    assert sds[-1] < 0.2 * sds[0]
+
+
+def test_noise_makes_less_sure() -> None:
+    calm, rough = (curve_sd(range(11), points_of(TRUE, 10, noise, seed=2), [10])[0] for noise in (0.0, 0.08))
+    assert rough > 2 * calm
+    assert curve_sd(range(6), points_of(TRUE, 5), [15], point_sd=0.05) > curve_sd(range(6), points_of(TRUE, 5), [15])
+
+
+def test_one_point_has_no_spread() -> None:
+    assert curve_sd([0], [0.3], [0, 5, 30]) == (0.0, 0.0, 0.0)
+    assert curve_sd([0, 1], [0.3, 0.4], []) == ()
+
+
+def test_at_the_mean_of_flat_points_the_error_is_that_of_a_mean() -> None:
+    assert curve_sd(range(20), [0.5] * 20, [10])[0] == pytest.approx(POINT_SD / math.sqrt(20), rel=0.8)
+
+
+def test_the_spread_is_honest() -> None:
+    rng = np.random.default_rng(4)
+    inside, twice = [], []
+    for seed in range(60):
+        true = LearningCurve(b0=rng.uniform(0.05, 1), b1=rng.uniform(1.3, 4), b2=rng.uniform(0, 0.2))
+        points = points_of(true, 5, POINT_SD, seed)
+        error = [abs(fit_curve(range(6), points).at(k) - true.at(k)) for k in (5, 15, 30)]
+        sds = curve_sd(range(6), points, (5, 15, 30))
+        inside += [e <= sd for e, sd in zip(error, sds, strict=True)]
+        twice += [e <= 2 * sd for e, sd in zip(error, sds, strict=True)]
+    assert 0.55 < sum(inside) / len(inside) < 0.85
+    assert sum(twice) / len(twice) > 0.88
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_any_points_have_a_finite_spread(quality: list[float]) -> None:
+    assert all(0 <= sd <= 1.1 for sd in curve_sd(range(len(quality)), quality, [0, 5, 1000]))
+
+
+def test_a_spread_of_what_cannot_be_fitted_is_refused() -> None:
+    with pytest.raises(ValueError, match="fit_curve needs"):
+        curve_sd([], [], [5])
+    with pytest.raises(ValueError, match="point_sd"):
+        curve_sd([0, 1], [0.5, 0.6], [5], point_sd=0.0)
