@@ -1,7 +1,8 @@
 """The one table of policies. A policy is a pure function from a snapshot to a plan; names are what people type.
 
     thief             Ekya's listing, one sweep                thief-repeat      sweeps until stable (the box's default)
-    optimal           exact, by dynamic programming            fair              the thief's starting point
+    thief-thorough    steals of every size, two starts         fair              the thief's starting point
+    optimal           exact: bounds, then dynamic programming  lookahead         plans with what completions will free
     uniform(C,W)      fixed configuration C, W % to inference  fixed-resources   uniform's split, configurations chosen
     fixed-config      thief with one configuration             no-retrain        everything to inference
     cloud             trained elsewhere, arrives later         cached(RULE)      a model of an earlier window serves again
@@ -22,9 +23,10 @@ from configs.errors import UsageError
 from scheduler.ekya.baselines import HIGH, LOW, fixed_config, fixed_resources, no_retrain, uniform
 from scheduler.ekya.cached import RULES, cached
 from scheduler.ekya.cloud import cloud
+from scheduler.ekya.lookahead import lookahead
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.placing import Latitude, Placed, placed
-from scheduler.ekya.thief import fair, thief, thief_repeat
+from scheduler.ekya.thief import fair, thief, thief_repeat, thief_thorough
 from scheduler.types import Plan, Snapshot
 
 Policy = Callable[[Snapshot], Plan]
@@ -33,7 +35,9 @@ Policy = Callable[[Snapshot], Plan]
 POLICIES: dict[str, Policy] = {
     "thief": thief,
     "thief-repeat": thief_repeat,
+    "thief-thorough": thief_thorough,
     "optimal": optimal,
+    "lookahead": lookahead,
     "fair": fair,
     "fixed-resources": fixed_resources,
     "fixed-config": fixed_config,

@@ -19,6 +19,7 @@ FIRST_WINDOW_S = 60.0
 #: without `cloud`, because no video leaves the box.
 POLICY_NAMES: tuple[str, ...] = (
     "thief-repeat",
+    "thief-thorough",
     "thief",
     "optimal",
     "fair",

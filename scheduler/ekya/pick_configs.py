@@ -93,15 +93,17 @@ class PickConfigs:
         return build_plan(self.snapshot, policy, shares, choices, steps=self.calls)
 
 
-def cheapest_floors(floors: Sequence[int | None], quanta: int) -> list[int]:
-    """The streams that `quanta` keep from being below the floor when the cheapest go first (ties: stream order).
+def cheapest_floors(floors: Sequence[int | None], quanta: int, worth: Sequence[float] = ()) -> list[int]:
+    """The streams that `quanta` keep from being below the floor when the cheapest go first (ties: the most `worth`, then in
+    stream order).
 
     No allocation keeps more: those that one keeps hold at least their floors, so the k it keeps need at least the k smallest
     floors, and cheapest-first takes as many of the smallest as fit.
     """
     reached: list[int] = []
-    for stream in sorted((v for v, floor in enumerate(floors) if floor is not None), key=lambda v: floors[v] or 0):
-        quanta -= floors[stream] or 0
+    needed = [(floor, -worth[v] if worth else 0.0, v) for v, floor in enumerate(floors) if floor is not None]
+    for floor, _, stream in sorted(needed):
+        quanta -= floor
         if quanta < 0:
             break
         reached.append(stream)

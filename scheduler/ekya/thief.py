@@ -210,17 +210,18 @@ def _run(picker: PickConfigs, steal_quanta: int, *, repeat: bool) -> _Search:
     search = _climb(picker, to_pairs(jobs, fair_split(picker.quanta, len(jobs)), streams), steal_quanta, repeat=repeat)
     if picker.snapshot.min_quality <= 0:
         return search
-    floors = picker.floors()
-    reached = cheapest_floors(floors, picker.quanta)
-    if search.below_count() == streams - len(reached):
+    if search.below_count() == streams - len(cheapest_floors(picker.floors(), picker.quanta)):
         return search
-    return _climb(picker, floors_first(jobs, floors, reached, picker.quanta), steal_quanta, repeat=repeat)
+    return _climb(picker, floors_first(picker), steal_quanta, repeat=repeat)
 
 
-def floors_first(jobs: Sequence[Job], floors: Sequence[int | None], reached: Sequence[int], quanta: int) -> list[Pair]:
-    """The `reached` streams' floors, and the fair split over all jobs of what is left."""
-    needed = {stream: floors[stream] or 0 for stream in reached}
-    rest = to_pairs(jobs, fair_split(quanta - sum(needed.values()), len(jobs)), len(floors))
+def floors_first(picker: PickConfigs) -> list[Pair]:
+    """As many streams' floors as `cheapest_floors` reaches (of equal ones, those that show most), and the fair split over all
+    jobs of what is left."""
+    floors, jobs = picker.floors(), jobs_of(picker.snapshot)
+    shown = [0.0 if floor is None else picker.value(v, (floor, 0)) for v, floor in enumerate(floors)]
+    needed = {v: floors[v] or 0 for v in cheapest_floors(floors, picker.quanta, shown)}
+    rest = to_pairs(jobs, fair_split(picker.quanta - sum(needed.values()), len(jobs)), len(floors))
     return [(infer + needed.get(stream, 0), train) for stream, (infer, train) in enumerate(rest)]
 
 
@@ -269,8 +270,7 @@ def thief_thorough(snapshot: Snapshot) -> Plan:
         [(quanta, 0) for quanta in fair_split(picker.quanta, streams)],
     ]
     if snapshot.min_quality > 0:
-        floors = picker.floors()
-        starts.append(floors_first(jobs, floors, cheapest_floors(floors, picker.quanta), picker.quanta))
+        starts.append(floors_first(picker))
     found = [_climb_thoroughly(picker, start).pairs for start in starts]
     return picker.plan("thief-thorough", min(found, key=lambda pairs: picker.rank(pairs).key()))
 

@@ -14,7 +14,7 @@ from scheduler.ekya.baselines import fixed_config
 from scheduler.ekya.estimate import is_useful
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.pick_configs import cheapest_floors
-from scheduler.ekya.thief import fair_split, floors_first, jobs_of, thief, thief_repeat, thief_thorough, to_pairs
+from scheduler.ekya.thief import fair_split, jobs_of, thief, thief_repeat, thief_thorough, to_pairs
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import KnobProfile, Plan, Snapshot
 from tests.support.plain_planners import Pair, PlainWorld, plain_best_by_total, plain_knapsack, plain_sweeps
@@ -57,6 +57,24 @@ def below(plan: Plan) -> int:
     return sum(s.below_floor for s in plan.streams)
 
 
+def plain_floors_first(world: PlainWorld, jobs: tuple[tuple[int, int], ...]) -> list[Pair]:
+    """The cheapest floors (of equal ones, those that show most), then the fair split of the rest."""
+    pairs, left = [[0, 0] for _ in world.estimators], world.quanta
+    floors = [
+        (q, -world.at(v, (q, 0))[1], v)
+        for v in range(len(pairs))
+        for q in range(world.quanta + 1)
+        if not world.at(v, (q, 0))[0] and (q == 0 or world.at(v, (q - 1, 0))[0])
+    ]
+    for needed, _, stream in sorted(floors):
+        if needed > left:
+            break
+        pairs[stream][0], left = needed, left - needed
+    for (stream, kind), share in zip(jobs, fair_split(left, len(jobs)), strict=True):
+        pairs[stream][kind] += share
+    return [(infer, train) for infer, train in pairs]
+
+
 def plain_thief(snapshot: Snapshot, steal: int, *, repeat: bool) -> tuple[PlainWorld, list[Pair], int]:
     """`thief` and `thief_repeat` by their documentation: in hand-back mode offered everything, then only what is useful;
     again from the floors."""
@@ -66,8 +84,7 @@ def plain_thief(snapshot: Snapshot, steal: int, *, repeat: bool) -> tuple[PlainW
         start = to_pairs(jobs, fair_split(world.quanta, len(jobs)), len(views))
         pairs, looked_at = plain_sweeps(world, jobs, start, steal, repeat=repeat)
         if world.below(pairs) > world.least_below():
-            floors = [next((q for q in range(world.quanta + 1) if not world.at(v, (q, 0))[0]), None) for v in range(len(views))]
-            start = floors_first(jobs, floors, cheapest_floors(floors, world.quanta), world.quanta)
+            start = plain_floors_first(world, jobs)
             pairs, again = plain_sweeps(world, jobs, start, steal, repeat=repeat)
             looked_at += again
         step = snapshot.quantum_pct
