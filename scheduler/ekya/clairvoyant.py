@@ -24,13 +24,13 @@ little: with a curve that falls off, mixing two allocations may beat either.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from configs.errors import UsageError
-from scheduler.ekya.estimate import is_useful
+from scheduler.ekya.estimate import SpeedCurve, StreamEstimator
 from scheduler.ekya.quanta import InferenceValue, training_speed
 from scheduler.ekya.timeline import Completion, Held
 from scheduler.types import Snapshot
@@ -91,7 +91,7 @@ class _Window:
         self.window_s = max(0.0, snapshot.remaining_s)
         self.speed = training_speed(snapshot)
         self.quanta = len(self.speed) - 1
-        self.options = [tuple(o for o in v.retrain if is_useful(o, v)) for v in snapshot.streams]
+        self.options = [tuple(o for o in v.retrain if o.end_quality > v.quality) for v in snapshot.streams]
         self.streams = len(self.options)
         counts = [len(o) + 1 for o in self.options]
         self.states = int(np.prod(counts, dtype=np.int64)) if counts else 1
@@ -112,12 +112,18 @@ class _Window:
                 for v, (view, options) in enumerate(zip(snapshot.streams, self.options, strict=True))
             ]
         ).reshape(-1, self.states)
-        self.value = self._values(replace(snapshot, min_quality=0.0))  # (A, Q+1)
+        speed = SpeedCurve.of(snapshot)
+        estimators = [StreamEstimator.of(view, snapshot, speed) for view in snapshot.streams]
+        self.inference = InferenceValue(snapshot, estimators)
+        #: (A, Q+1) U if there were no floor.
+        self.value = self._over_states(InferenceValue(replace(snapshot, min_quality=0.0), estimators).worth)
 
-    def _values(self, snapshot: Snapshot) -> np.ndarray:
-        inference = InferenceValue(snapshot)
-        parts = range(0, self.states, _BATCH)
-        return np.concatenate([inference.table(self.quality[:, n : n + _BATCH].T).value for n in parts])
+    def floored(self) -> tuple[np.ndarray, np.ndarray]:
+        """(A, Q+1) U and the streams under the floor, the floor first."""
+        return self.inference.split(self._over_states(self.inference.worth))
+
+    def _over_states(self, worth: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return np.concatenate([worth(self.quality[:, n : n + _BATCH].T) for n in range(0, self.states, _BATCH)])
 
     def together(self, jobs: int) -> np.ndarray:
         """(Q+1,) S_n(b): the most that `jobs` retrainings progress on b quanta together."""
@@ -232,7 +238,7 @@ def _held(window: _Window, state: int, training: dict[int, tuple[int, int]]) -> 
     """Shares with the models of `state` while the streams in `training` train (choice, quanta)."""
     step = window.snapshot.quantum_pct
     left = window.quanta - sum(quanta for _, quanta in training.values())
-    infer = InferenceValue(window.snapshot).table(window.quality[:, state][None, :]).quanta[0, :, left]
+    infer = window.inference.table(window.quality[:, state][None, :]).quanta[0, :, left]
     held = []
     for v in range(window.streams):
         choice, quanta = training.get(v, (0, 0))
@@ -245,7 +251,7 @@ def _mean(window: _Window, total: float) -> float:
     if window.streams == 0:
         return 0.0
     if window.window_s == 0:
-        table = InferenceValue(window.snapshot).table(window.quality[:, :1].T)
+        table = window.inference.table(window.quality[:, :1].T)
         return float(table.value[0, -1]) / window.streams
     return total / window.window_s / window.streams
 
@@ -274,10 +280,7 @@ class _Search:
 
     def __init__(self, window: _Window) -> None:
         self.window = window
-        inference = InferenceValue(window.snapshot)
-        tables = [inference.table(window.quality[:, n : n + _BATCH].T) for n in range(0, window.states, _BATCH)]
-        self.value = np.concatenate([t.value for t in tables])  # the floor first
-        self.below = np.concatenate([t.below for t in tables])
+        self.value, self.below = window.floored()
         self.relaxed = {jobs: _Relaxation(window, jobs) for jobs in range(1, window.streams + 1)}
         self.best = -np.inf
         self.path: tuple[tuple[float, int, _Training], ...] = ()

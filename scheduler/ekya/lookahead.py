@@ -41,13 +41,17 @@ from scheduler.types import Plan, RetrainOption, Snapshot, StreamPlan
 #: Stands for "cannot be trained here": far above any sum of qualities over a window, far below overflow.
 _NEVER = 1e15
 
+#: Streams times quanta up to which a second start of the search is cheap.
+_SMALL = 1_000
+
 
 @dataclass(frozen=True)
 class Job:
-    """A retraining on the list: stream number and the option it trains."""
+    """A retraining on the list: stream number, the option it trains, and the quality it is expected to leave in service."""
 
     stream: int
     option: RetrainOption
+    end: float
 
 
 @dataclass(frozen=True)
@@ -69,31 +73,24 @@ class Timeline:
     phases: tuple[Phase, ...]
 
 
-def worthwhile(options: Sequence[RetrainOption]) -> tuple[RetrainOption, ...]:
-    """Options that no cheaper or equally dear one matches: with time to plan, no other is ever better."""
-    front: list[RetrainOption] = []
-    for option in sorted(options, key=lambda o: (o.cost_gpu_s, -o.end_quality)):
-        if not front or option.end_quality > front[-1].end_quality:
-            front.append(option)
-    return tuple(front)
-
-
 class Problem:
-    """A snapshot in the numbers that planning ahead needs. options: per stream, worth training and able to end in the window."""
+    """A snapshot in the numbers that planning ahead needs. options: per stream, what is worth training and can end in the window."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.picker = PickConfigs(snapshot)  # checks capacity and quantum
         self.snapshot = snapshot
         self.quanta = self.picker.quanta
         self.window_s = max(0.0, snapshot.remaining_s)
-        self.inference = InferenceValue(snapshot)
+        self.inference = InferenceValue(snapshot, self.picker.estimators)
+        self._after: dict[frozenset[tuple[int, float]], tuple[np.ndarray, InferenceTable]] = {}
         self.quality = np.array([view.quality for view in snapshot.streams])
         self.factor = training_speed(snapshot)
         fastest = float(self.factor.max(initial=0.0))
         #: The fewest quanta that train as fast as any.
         self.width_max = max(1, int(np.argmax(self.factor)))
         self.options = tuple(
-            tuple(o for o in worthwhile(e.options) if o.cost_gpu_s < self.window_s * fastest) for e in self.picker.estimators
+            tuple(Job(v, t.option, t.end) for t in estimator.terms if t.cost_gpu_s < self.window_s * fastest)
+            for v, estimator in enumerate(self.picker.estimators)
         )
 
     def throughput(self, jobs: int, width: int) -> np.ndarray:
@@ -104,8 +101,16 @@ class Problem:
         """(V,) qualities once `done` have ended."""
         quality = self.quality.copy()
         for job in done:
-            quality[job.stream] = job.option.end_quality
+            quality[job.stream] = job.end
         return quality
+
+    def after(self, done: Sequence[Job]) -> tuple[np.ndarray, InferenceTable]:
+        """(V,) qualities once `done` have ended, in any order, and U with them."""
+        key = frozenset((job.stream, job.end) for job in done)
+        if key not in self._after:
+            models = self.models(done)
+            self._after[key] = models, self.inference.table(models[None, :])
+        return self._after[key]
 
 
 def fill(quanta: int, jobs: int, width: int) -> list[int]:
@@ -124,6 +129,7 @@ class Pricer:
         self.width = width
         self.rounds = 0
         self._pace: dict[int, np.ndarray] = {}
+        self._by_phase: dict[tuple[int, int], np.ndarray] = {}
 
     def pace(self, jobs: int) -> np.ndarray:
         """(Q,) seconds per GPU-second with b = 1..Q quanta for training and `jobs` retrainings left."""
@@ -132,6 +138,13 @@ class Pricer:
             speed = self.problem.throughput(jobs, self.width)[1:]
             self._pace[jobs] = np.divide(1.0, speed, out=np.full(len(speed), _NEVER), where=speed > 0)
         return self._pace[jobs]
+
+    def _paces(self, jobs: int, phases: int) -> np.ndarray:
+        """(m+1, Q) `pace` of each phase, one job less in each."""
+        key = (jobs, phases)
+        if key not in self._by_phase:
+            self._by_phase[key] = np.stack([self.pace(max(1, jobs - k)) for k in range(phases)])
+        return self._by_phase[key]
 
     def look(self, jobs: Sequence[Job]) -> View:
         """The list with its tables."""
@@ -143,12 +156,12 @@ class Pricer:
         lost = float(work @ self._ratio(float(ends[-1]) - seen, len(jobs))[:-1])
         return View(tuple(jobs), models, problem.window_s * float(ends[-1]) - lost)
 
-    def changes(self, view: View) -> list[tuple[float, tuple[Job, ...]]]:
-        """(value, list) of the best place for each option of each stream, and of the list without each of its jobs."""
+    def changes(self, view: View) -> list[Change]:
+        """The best place for each option of each stream, and the list without each of its jobs."""
         without = self.problem.inference.worth_without(view.models)
         return [change for v in range(len(without)) for change in self._changes(view, v, without[v])]
 
-    def _changes(self, view: View, stream: int, without: np.ndarray) -> list[tuple[float, tuple[Job, ...]]]:
+    def _changes(self, view: View, stream: int, without: np.ndarray) -> list[Change]:
         """The same for one stream. without: (n+1, Q+1), worth of U over the other streams after each completion."""
         options = self.problem.options[stream]
         if not options:
@@ -156,23 +169,24 @@ class Pricer:
         at = next((n for n, job in enumerate(view.jobs) if job.stream == stream), None)
         others = tuple(job for job in view.jobs if job.stream != stream)
         rows = [k for k in range(len(view.jobs) + 1) if at is None or k != at + 1]
-        quality = np.array([self.problem.quality[stream], *(o.end_quality for o in options)])
+        quality = np.array([self.problem.quality[stream], *(o.end for o in options)])
         worth = self.problem.inference.worth_with(without[rows], stream, quality)
         seen, ends = self._beside_training(worth)  # (1+O, m+1, Q), (1+O, m+1)
         end, work = ends[:, -1], np.array([job.option.cost_gpu_s for job in others])
         found = []
         if at is not None:
-            lost = float(work @ self._ratio(end[0] - seen[0], len(others))[:-1])
-            found.append((self.problem.window_s * float(end[0]) - lost, others))
+            idle = float(work @ self._ratio(end[0] - seen[0], len(others))[:-1])
+            found.append(Change(stream, self.problem.window_s * float(end[0]) - idle, others))
         before = self._ratio(end[1:, None, None] - seen[0], len(others) + 1)  # (O, m+1)
         after = self._ratio(end[1:, None, None] - seen[1:], len(others))
-        own = np.array([o.cost_gpu_s for o in options])[:, None] * before
-        ahead = np.cumsum(np.pad(work * before[:, :-1], ((0, 0), (1, 0))), axis=1)
-        behind = np.pad(np.cumsum((work * after[:, :-1])[:, ::-1], axis=1), ((0, 0), (1, 0)))[:, ::-1]
-        values = self.problem.window_s * end[1:, None] - ahead - own - behind
+        own = np.array([o.option.cost_gpu_s for o in options])[:, None] * before
+        lost = own
+        lost[:, 1:] += np.cumsum(work * before[:, :-1], axis=1)
+        lost[:, :-1] += np.cumsum((work * after[:, :-1])[:, ::-1], axis=1)[:, ::-1]
+        values = self.problem.window_s * end[1:, None] - lost
         places = values.argmax(axis=1).tolist()
         for n, (option, place) in enumerate(zip(options, places, strict=True)):
-            found.append((float(values[n, place]), (*others[:place], Job(stream, option), *others[place:])))
+            found.append(Change(stream, float(values[n, place]), (*others[:place], option, *others[place:])))
         return found
 
     def _beside_training(self, worth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +198,7 @@ class Pricer:
 
     def _ratio(self, loss: np.ndarray, jobs: int) -> np.ndarray:
         """(..., m+1) least loss per unit of work in each phase. loss: (..., m+1, Q); jobs: how many are left in the first."""
-        pace = np.stack([self.pace(max(1, jobs - k)) for k in range(loss.shape[-2])])
+        pace = self._paces(jobs, loss.shape[-2])
         return np.minimum((np.maximum(loss, 0.0) * pace).min(axis=-1), _NEVER)
 
 
@@ -197,14 +211,55 @@ class View:
     value: float
 
 
+@dataclass(frozen=True)
+class Change:
+    """A list in which only what `stream` trains, or when, is different; and its value."""
+
+    stream: int
+    value: float
+    jobs: tuple[Job, ...]
+
+
 def climb(pricer: Pricer, jobs: Sequence[Job]) -> View:
-    """Change one stream at a time while that raises the value. It ends: every step is better by more than float noise."""
+    """Change the list while that raises the value: as many streams at once as pays, at least the best one. It ends: every step is
+    better by more than float noise."""
     view = pricer.look(jobs)
     while True:
-        value, best = max(pricer.changes(view), key=lambda change: change[0], default=(view.value, view.jobs))
-        if value <= view.value + _tolerance(view.value):
+        better = [c for c in pricer.changes(view) if c.value > view.value + _tolerance(view.value)]
+        if not better:
             return view
-        view = pricer.look(best)
+        view = _together(pricer, view, _best_per_stream(better))
+
+
+def _best_per_stream(changes: Sequence[Change]) -> list[Change]:
+    best: dict[int, Change] = {}
+    for change in changes:
+        if change.stream not in best or change.value > best[change.stream].value:
+            best[change.stream] = change
+    return sorted(best.values(), key=lambda c: -c.value)
+
+
+def _together(pricer: Pricer, view: View, changes: Sequence[Change]) -> View:
+    """All changes, else the better half of them, and so on; one change alone is worth what it was priced at."""
+    count = len(changes)
+    while count > 1:
+        trial = pricer.look(_changed(view.jobs, changes[:count]))
+        if trial.value > changes[0].value:
+            return trial
+        count //= 2
+    return pricer.look(changes[0].jobs)
+
+
+def _changed(jobs: Sequence[Job], changes: Sequence[Change]) -> tuple[Job, ...]:
+    """Each changed job goes behind the nearest one before it that is still on the list."""
+    moved = {change.stream for change in changes}
+    found = [job for job in jobs if job.stream not in moved]
+    for change in changes:
+        place = next((n for n, job in enumerate(change.jobs) if job.stream == change.stream), None)
+        if place is not None:
+            ahead = [found.index(job) for job in change.jobs[:place] if job in found]
+            found.insert(1 + max(ahead, default=-1), change.jobs[place])
+    return tuple(found)
 
 
 def _tolerance(value: float) -> float:
@@ -225,13 +280,12 @@ def play(problem: Problem, jobs: Sequence[Job], width: int) -> Timeline:
 
 
 def _play_once(problem: Problem, jobs: tuple[Job, ...], width: int) -> tuple[Timeline, list[Job]]:
-    end = float(problem.inference.table(problem.models(jobs)[None, :]).value[0, -1])
+    end = float(problem.after(jobs)[1].value[0, -1])
     left = [(job, job.option.cost_gpu_s) for job in jobs]
     done: list[Job] = []
     at_s, seen_s, phases = 0.0, np.zeros(len(problem.quality)), list[Phase]()
     while not phases or at_s < problem.window_s:
-        models = problem.models(done)
-        table = problem.inference.table(models[None, :])
+        models, table = problem.after(done)
         trained = _quanta_to_train(problem, table, end, len(left), width) if left else 0
         shares = fill(trained, len(left), width)
         speeds = problem.factor[shares]
@@ -288,27 +342,39 @@ def _best_list(problem: Problem) -> tuple[Timeline, int]:
     best, steps = play(problem, (), problem.width_max), 1
     if not any(problem.options) or problem.quanta == 0:
         return best, steps
-    seeds = (_seed(problem), ())
-    for width in _widths(problem):
+    widths, starts = _widths(problem), _starts(problem)
+    found: tuple[Job, ...] = ()
+    for width in widths:
         pricer = Pricer(problem, width)
-        for seed in seeds:
-            timeline = play(problem, climb(pricer, seed).jobs, width)
-            if timeline.value > best.value + _tolerance(best.value):
-                best = timeline
-        steps += pricer.rounds
+        jobs = max((climb(pricer, start) for start in starts), key=lambda view: view.value).jobs
+        steps, starts = steps + pricer.rounds, [jobs]
+        timeline = play(problem, jobs, width)
+        if timeline.value > best.value + _tolerance(best.value):
+            best, found = timeline, jobs
+    for width in range(1, problem.width_max + 1) if len(widths) > 1 else ():
+        timeline = play(problem, found, width)
+        if timeline.value > best.value + _tolerance(best.value):
+            best = timeline
     return best, steps
+
+
+def _starts(problem: Problem) -> list[tuple[Job, ...]]:
+    """Where the search begins: at no retraining, and in a small problem also at what the exact static plan would train."""
+    if len(problem.quality) * problem.quanta > _SMALL:
+        return [()]
+    return list(dict.fromkeys([(), _seed(problem)]))
 
 
 def _seed(problem: Problem) -> tuple[Job, ...]:
     """What the exact static plan would train, most gain per GPU-second first (Smith's rule)."""
     plan = optimal(problem.snapshot)
     jobs = [
-        Job(number, option)
+        job
         for number, planned in enumerate(plan.streams)
-        for option in problem.options[number]
-        if option.name == planned.retrain
+        for job in problem.options[number]
+        if job.option.name == planned.retrain
     ]
-    gain = {job: job.option.end_quality - problem.quality[job.stream] for job in jobs}
+    gain = {job: job.end - problem.quality[job.stream] for job in jobs}
     return tuple(sorted(jobs, key=lambda j: (-gain[j] / max(j.option.cost_gpu_s, 1e-9), j.stream)))
 
 

@@ -10,22 +10,19 @@ quality. Ours: the paper shares inference and training in one search; planning a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.ekya.estimate import QUALITY_TOL, SHARE_TOL_PCT, SpeedCurve
-from scheduler.types import KnobProfile, Snapshot
+from scheduler.ekya.estimate import QUALITY_TOL, SpeedCurve, StreamEstimator
+from scheduler.types import Snapshot
 
 
 def training_speed(snapshot: Snapshot) -> np.ndarray:
     """(Q+1,) s(q) for q = 0..Q whole quanta of the capacity."""
-    speed = SpeedCurve(snapshot.speed)
-    most_pct = snapshot.capacity_pct if snapshot.train_max_pct is None else snapshot.train_max_pct
-    step = snapshot.quantum_pct
-    return np.array([speed.at(min(q * step, most_pct)) for q in range(snapshot.capacity_pct // step + 1)])
+    speed, step = SpeedCurve.of(snapshot), snapshot.quantum_pct
+    return np.array([speed.at(q * step) for q in range(snapshot.capacity_pct // step + 1)])
 
 
 @dataclass(frozen=True)
@@ -35,15 +32,11 @@ class KnobSteps:
     quanta: np.ndarray
     kept: np.ndarray
 
-
-def knob_steps(knobs: Sequence[KnobProfile], quanta: int, quantum_pct: int) -> KnobSteps:
-    """The steps of `estimate.best_knobs` and `kept_frac` on a grid of `quanta` quanta; nothing is kept on nothing."""
-    needs = sorted((max(1, math.ceil((k.demand_pct - SHARE_TOL_PCT) / quantum_pct)), -k.quality_frac) for k in knobs)
-    steps = [(0, 0.0)]
-    for need, negative in needs:
-        if need <= quanta and -negative > steps[-1][1]:
-            steps.append((need, -negative))
-    return KnobSteps(np.array([n for n, _ in steps]), np.array([f for _, f in steps]))
+    @classmethod
+    def of(cls, estimator: StreamEstimator, quanta: int, quantum_pct: int) -> KnobSteps:
+        """The steps of `StreamEstimator.frac_at` up to `quanta`."""
+        steps = [(need, frac) for need, frac in estimator.rungs(quantum_pct) if need <= quanta]
+        return cls(np.array([need for need, _ in steps], np.int64), np.array([frac for _, frac in steps]))
 
 
 @dataclass(frozen=True)
@@ -63,18 +56,14 @@ class InferenceValue:
     A *worth* is value - weight*below in one number: a stream more under the floor outweighs any quality (weight 0: no floor).
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, estimators: Sequence[StreamEstimator]) -> None:
         self.quanta = snapshot.capacity_pct // snapshot.quantum_pct
         self._floor = snapshot.min_quality
-        self._weight = len(snapshot.streams) + 1.0 if snapshot.min_quality > 0 else 0.0
-        known: dict[tuple[KnobProfile, ...], KnobSteps] = {}
-        for view in snapshot.streams:
-            if view.knobs not in known:
-                known[view.knobs] = knob_steps(view.knobs, self.quanta, snapshot.quantum_pct)
-        self.steps = [known[view.knobs] for view in snapshot.streams]
+        self._weight = len(estimators) + 1.0 if snapshot.min_quality > 0 else 0.0
+        self.steps = [KnobSteps.of(estimator, self.quanta, snapshot.quantum_pct) for estimator in estimators]
         grid = np.arange(self.quanta + 1)
         # Cells before the padding's end are out of reach: their worth is minus infinity.
-        self._cells = {id(s): self.quanta + grid[None, :] - s.quanta[:, None] for s in known.values()}
+        self._cells = [self.quanta + grid[None, :] - steps.quanta[:, None] for steps in self.steps]
 
     def table(self, quality: np.ndarray) -> InferenceTable:
         """U and the choices behind it. quality: (K, V), 0-1."""
@@ -90,7 +79,7 @@ class InferenceValue:
         """(K, Q+1) worth of U. quality: (K, V)."""
         total = np.zeros((len(quality), self.quanta + 1))
         for v in range(len(self.steps)):
-            total = self._trial(total, v, quality[:, v]).max(axis=1)
+            total = self._joined(total, v, quality[:, v])
         return total
 
     def worth_without(self, quality: np.ndarray) -> np.ndarray:
@@ -109,13 +98,12 @@ class InferenceValue:
         for inside, outside in ((streams[:middle], streams[middle:]), (streams[middle:], streams[:middle])):
             joined = total
             for v in outside:
-                joined = self._trial(joined, v, quality[:, v]).max(axis=1)
+                joined = self._joined(joined, v, quality[:, v])
             self._without(quality, found, inside, joined)
 
     def worth_with(self, without: np.ndarray, stream: int, quality: np.ndarray) -> np.ndarray:
         """(O, K, Q+1) worth of U when `stream` joins the others with each of the qualities (O,). without: (K, Q+1)."""
-        joined = [self._trial(without, stream, np.full(len(without), q)).max(axis=1) for q in quality.tolist()]
-        return np.stack(joined)
+        return self._joined(np.broadcast_to(without, (len(quality), *without.shape)), stream, quality[:, None])
 
     def split(self, worth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(value, streams under the floor) of worths."""
@@ -124,15 +112,26 @@ class InferenceValue:
         below = np.ceil(-worth / self._weight - 1e-9).astype(np.int64)
         return worth + self._weight * below, below
 
+    def _seen(self, stream: int, quality: np.ndarray) -> np.ndarray:
+        """(..., S) worth of `stream` alone at each knob step. quality: (...)."""
+        seen = quality[..., None] * self.steps[stream].kept
+        return seen - self._weight * (seen < self._floor - QUALITY_TOL) if self._weight else seen
+
+    def _joined(self, total: np.ndarray, stream: int, quality: np.ndarray) -> np.ndarray:
+        """(..., Q+1) worth when `stream` joins those in `total`, of the same shape. quality: (...)."""
+        seen = self._seen(stream, quality)
+        joined = total + seen[..., :1]
+        for number, need in enumerate(self.steps[stream].quanta.tolist()):
+            if number > 0:
+                part = joined[..., need:]
+                np.maximum(part, total[..., : self.quanta + 1 - need] + seen[..., number : number + 1], out=part)
+        return joined
+
     def _trial(self, total: np.ndarray, stream: int, quality: np.ndarray) -> np.ndarray:
         """(K, S, Q+1) worth with each knob step of `stream`. total: (K, Q+1) of other streams; quality: (K,)."""
-        steps = self.steps[stream]
-        seen = quality[:, None] * steps.kept
-        if self._weight:
-            seen = seen - self._weight * (seen < self._floor - QUALITY_TOL)
         padded = np.full((len(total), 2 * self.quanta + 1), -np.inf)
         padded[:, self.quanta :] = total
-        return padded[:, self._cells[id(steps)]] + seen[:, :, None]
+        return padded[:, self._cells[stream]] + self._seen(stream, quality)[:, :, None]
 
     def _read_back(self, quality: np.ndarray, taken: list[np.ndarray]) -> InferenceTable:
         count, streams = quality.shape

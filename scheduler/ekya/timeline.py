@@ -147,9 +147,10 @@ class _Stream:
 def play_window(snapshot: Snapshot, start: Sequence[Held], rule: Rule) -> WindowRun:
     """Play `snapshot.remaining_s` seconds from `start`, applying `rule` at each completion.
 
-    The model is swapped at completion and never before; what has not ended when the window ends is thrown away.
+    The model is swapped at completion and never before; what has not ended when the window ends is thrown away. A share above
+    `train_max_pct` trains no faster.
     """
-    speed = SpeedCurve(snapshot.speed)
+    speed = SpeedCurve.of(snapshot)
     streams = [_Stream(view, view.quality) for view in snapshot.streams]
     kept = [StreamEstimator.of(view, snapshot, speed) for view in snapshot.streams]
     segments: list[Segment] = []
