@@ -362,6 +362,17 @@ QUALITY = st.none() | st.floats(0, 1)
 
 
 @st.composite
+def any_trial(draw: st.DrawFn) -> ProfileTrial:
+    """Whatever a trial may measure: nothing, one point, perfect, hopeless, up and down; for nothing or for hours."""
+    edges = st.sampled_from([0.0, 1e-9, 0.5, 1.0 - 1e-9, 1.0])
+    return ProfileTrial(
+        config=CONFIG, quality=tuple(draw(st.lists(edges | st.floats(0, 1), max_size=6))),
+        init_gpu_s=draw(st.sampled_from([0.0, 0.5, 1e5])), gpu_s_per_epoch=draw(st.sampled_from([0.0, 1e-6, 1.0, 1e5])),
+        n_profiled=draw(st.integers(0, 9)), n_total=draw(st.integers(0, 20)),
+    )  # fmt: skip
+
+
+@st.composite
 def any_event(draw: st.DrawFn) -> dict[str, Any]:
     stream = draw(STREAMS)
     job = f"{stream}/{draw(KIND)}/{draw(st.integers(0, 3))}"
@@ -378,7 +389,7 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
                 {"cls": EpochDone, "stream": stream, "report": EpochReport(
                     job=f"{stream}/train/{draw(st.integers(0, 3))}", epoch=draw(st.integers(0, 6)),
                     loss=draw(st.floats(0, 9) | st.just(float("inf"))), gpu_s=draw(st.floats(0, 60)), quality=draw(QUALITY))},
-                {"cls": ProfileDone, "job": job, "stream": stream, "trials": (trial(draw(st.floats(-0.1, 0.1))),),
+                {"cls": ProfileDone, "job": job, "stream": stream, "trials": draw(st.lists(any_trial(), max_size=2).map(tuple)),
                  "n_train": 9, "gpu_s": 1.0},
                 {"cls": RetrainDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "gpu_s": 1.0},
                 {"cls": GateDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "serving_quality": draw(QUALITY),
