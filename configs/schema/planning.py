@@ -22,6 +22,7 @@ POLICY_NAMES: tuple[str, ...] = (
     "thief-thorough",
     "thief",
     "optimal",
+    "lookahead",
     "fair",
     "uniform",
     "fixed-resources",
