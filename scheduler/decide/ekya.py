@@ -39,7 +39,7 @@ MAX_STREAMS = 20_000
 
 
 class WindowInput(Strict):
-    seconds: float = Field(gt=0, le=1e9, description="length of the retraining window, seconds")
+    seconds: float = Field(ge=1e-3, le=1e9, description="length of the retraining window, seconds")
     overhead_s: float = Field(0.0, ge=0, description="seconds of it already spent on labelling and profiling")
 
     @field_validator("overhead_s")
@@ -277,7 +277,7 @@ def decide_ekya(data: Any, clock: Clock | None = None, *, explain: bool = False)
         steps=plan.steps,
         optimal_quality=best.expected_quality,
         streams=_stream_answers(snapshot, plan),
-        placement=[PlacementAnswer(**asdict(p)) for p in plan.placement],
+        placement=[PlacementAnswer(**vars(p)) for p in plan.placement],
     )
     if not explain:
         return answer.model_dump(mode="json", exclude={"explain"})
@@ -376,7 +376,7 @@ def _stream_answer(view: StreamView, planned: StreamPlan, speed: SpeedCurve, bac
     if option is not None:
         taken_s = back_s if planned.source == "cloud" else duration_s(option.cost_gpu_s, planned.train_pct, speed)
     return StreamAnswer(
-        **asdict(planned), retrain_s=0.0 if planned.source == "cached" else taken_s, why=_why(view, planned, option, taken_s)
+        **vars(planned), retrain_s=0.0 if planned.source == "cached" else taken_s, why=_why(view, planned, option, taken_s)
     )
 
 

@@ -148,7 +148,8 @@ def expected_end(option: RetrainOption, quality: float) -> float:
     z = (option.end_quality - quality) / sd
     pdf = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
     cdf = 0.5 * math.erfc(-z / math.sqrt(2))
-    return quality + sd * pdf + (option.end_quality - quality) * cdf  # sd * z, without dividing by a tiny sd
+    # sd * z, without dividing by a tiny sd; the normal has a tail beyond the best quality there is
+    return min(1.0, quality + sd * pdf + (option.end_quality - quality) * cdf)
 
 
 def is_useful(option: RetrainOption, view: StreamView) -> bool:
