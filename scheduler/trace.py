@@ -9,13 +9,14 @@ is what came true on frames that the box never saw; a quality that nobody measur
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from configs.errors import ConfigError
+from scheduler.curves import fit_curve
 
 VERSION = 1
 Quality = Annotated[float, Field(ge=0, le=1)]
@@ -151,7 +152,7 @@ def trace_of_ekya_table(
     knobs: the same for every stream; the table has none. Cities with fewer recorded windows than `windows` are left out, or, with
     `go_round`, begin again with their first one when they have come to their last, as often as needed, order kept.
     Window 0 of a stream repeats its first recorded one without options, because a box has nothing to learn from before its first
-    window ends. Rows that differ in epochs only are points of one training: an option's quality on the way is linear between them.
+    window ends. Rows that differ in epochs only are points of one training (`quality_along`).
     Every retraining in the table starts from the pre-trained model, so base and start quality are the same.
     Raises ConfigError for missing columns, a number that is none, or no city with enough windows.
     """
@@ -197,15 +198,28 @@ def _ekya_window(rows: list[dict[str, str]]) -> TraceWindow:
 
 def _ekya_option(row: dict[str, str], points: list[tuple[int, float]]) -> TraceOption:
     epochs, cost_gpu_s = int(row["epochs"]), float(row["runtime_actual"])
-    known = sorted(points)
-    along = np.interp(range(1, epochs + 1), [k for k, _ in known], [q for _, q in known])
     return TraceOption(
         name=f"hp{row['hp_id']}-e{epochs}", cost_gpu_s=cost_gpu_s, epochs=epochs,
         predicted_quality=min(1.0, max(0.0, float(row["accuracy_pred"]))),
         measured_quality=float(row["accuracy_actual"]),
         init_gpu_s=min(cost_gpu_s, float(row.get("runtime_inittime_actual") or 0.0)),
-        epoch_quality=tuple(float(q) for q in along),
+        epoch_quality=quality_along(points, epochs),
     )  # fmt: skip
+
+
+def quality_along(points: Sequence[tuple[int, float]], epochs: int) -> tuple[float, ...]:
+    """Quality after epochs 1, 2, ..., `epochs` of a training of which some (epoch, quality) points are known, one at epoch 0.
+
+    The learning curve fitted to all points, moved to pass through each of them (what it misses is linear in between): trainings rise
+    steeply first, so straight lines between far points would promise too much to whoever extrapolates them.
+    """
+    known = sorted(points)
+    curve = fit_curve([k for k, _ in known], [q for _, q in known])
+    missed = [q - curve.at(k) for k, q in known]
+    asked = range(1, epochs + 1)
+    moved = np.interp(asked, [k for k, _ in known], missed)
+    measured = dict(known)
+    return tuple(measured.get(k, min(1.0, max(0.0, curve.at(k) + float(m)))) for k, m in zip(asked, moved, strict=True))
 
 
 def sampling_of_ekya_table(

@@ -11,8 +11,8 @@ What a box knows of a camera in a window, and what is filled in:
                               retraining
     options                   what profiling predicted; cost and quality of the one that was carried out are what came true. One that
                               was carried out without profiling (a fixed policy) has no prediction
-    epoch_quality             of the one that was carried out, from its epoch reports; missing epochs lie linearly between their
-                              neighbours, the end is the gate's figure
+    epoch_quality             of the one that was carried out, from its epoch reports; missing epochs follow the learning curve
+                              through the others, the end is the gate's figure
 
 Every closed window counts as one of full length. A camera that came later or left earlier has its first or last known quality in the
 windows without it, and no options there.
@@ -45,7 +45,7 @@ from scheduler.events import (
     RetrainDone,
     SwapDone,
 )
-from scheduler.trace import Trace, TraceKnobs, TraceOption, TraceStream, TraceWindow
+from scheduler.trace import Trace, TraceKnobs, TraceOption, TraceStream, TraceWindow, quality_along
 from scheduler.types import KnobProfile, RetrainConfig, RetrainOption
 
 
@@ -288,6 +288,4 @@ def _epoch_quality(training: _Training, start: float) -> tuple[float, ...]:
     if training.quality is None or not training.epochs:
         return ()
     points = {0: start} | training.epochs | {training.config.epochs: training.quality}
-    epochs = sorted(points)
-    along = np.interp(range(1, training.config.epochs + 1), epochs, [points[k] for k in epochs])
-    return tuple(float(q) for q in along)
+    return quality_along(tuple(points.items()), training.config.epochs)

@@ -154,7 +154,7 @@ def test_a_fixed_policy_leaves_options_without_predictions(folder: Path) -> None
     assert (done.name, done.predicted_quality, done.measured_quality, done.epoch_quality) == ("x", None, 0.8, (0.6, 0.8))
 
 
-def test_missing_epochs_lie_between_their_neighbours(folder: Path) -> None:
+def test_missing_epochs_follow_the_curve_through_the_others(folder: Path) -> None:
     trace = one_stream(window(0, 0.5), window(1, 0.5, option("x", 0.8, way=(0.6, 0.65, 0.75, 0.8))))
     driver, _, events = virtual_box(trace, "thief", CONFIG)
     header = encode(driver.engine.checkpoint())
@@ -162,8 +162,9 @@ def test_missing_epochs_lie_between_their_neighbours(folder: Path) -> None:
     kept = [(e, cs) for e, cs in driver.log if not (isinstance(e, EpochDone) and e.report.epoch in (1, 3))]
     write_journal(folder, header, kept)
     (done,) = trace_of_data_dir(folder).streams[0].windows[1].options
-    # start .5, epoch 2 .65, the gate .8
-    assert done.epoch_quality == pytest.approx([0.575, 0.65, 0.725, 0.8])
+    first, second, third, last = done.epoch_quality
+    assert (second, last) == (0.65, 0.8), "epoch 2 was reported, the gate measured the end"
+    assert 0.5 < first < 0.65 < third < 0.8
 
 
 def test_cameras_that_came_later_or_left_have_all_windows(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from configs.errors import ConfigError, UsageError
 from scheduler.sim.random_profiles import FRAME_SAMPLING, interpolated_knobs
 from scheduler.sim.variations import believing, first_windows, fixed_configs, prefix, shuffled, with_window_s
-from scheduler.trace import Trace, parse_trace, sampling_of_ekya_table, trace_of_ekya_table
+from scheduler.trace import Trace, parse_trace, quality_along, sampling_of_ekya_table, trace_of_ekya_table
 from tests.support.traces import KNOBS, one_stream, option, random_trace, window
 
 
@@ -153,10 +153,21 @@ def test_epochs_of_one_configuration_are_points_of_one_training() -> None:
     trace = trace_of_ekya_table([HEADER, *ROWS], knobs=KNOBS, windows=1)
     short, long = trace.streams[0].windows[1].options
     assert (short.epochs, short.init_gpu_s) == (5, 0.5)
-    assert short.epoch_quality == pytest.approx([0.56, 0.62, 0.68, 0.74, 0.8])
     assert long.epochs == 15
-    assert long.epoch_quality[:5] == pytest.approx(short.epoch_quality)
-    assert long.epoch_quality[4:] == pytest.approx(np.linspace(0.8, 0.7, 11))
+    assert (short.epoch_quality[-1], long.epoch_quality[-1]) == (0.8, 0.7), "recorded points stay as they are"
+    assert long.epoch_quality[:5] == short.epoch_quality
+    assert list(short.epoch_quality) == sorted(short.epoch_quality)
+    assert list(long.epoch_quality[4:]) == sorted(long.epoch_quality[4:], reverse=True)
+
+
+def test_a_training_rises_steeply_first_and_passes_through_what_was_recorded() -> None:
+    """Known answer: b = (0.5, 2, 0.05) of the card's E8 between points 5 and 30 epochs apart."""
+    true = [1 - (1 / (0.5 * k + 2) + 0.05) for k in range(31)]
+    along = quality_along([(0, true[0]), (5, true[5]), (15, true[15]), (30, true[30])], 30)
+    assert along == pytest.approx(true[1:], abs=2e-3)
+    bent = quality_along([(0, 0.5), (5, 0.8), (10, 0.6)], 10)
+    assert (bent[4], bent[9]) == (0.8, 0.6)
+    assert all(0 <= q <= 1 for q in bent)
 
 
 def test_a_city_that_has_come_to_its_last_window_goes_round() -> None:
