@@ -93,7 +93,7 @@ def gated_mean(option: RetrainOption, quality: float) -> float:
     if sd == 0:
         return max(quality, option.end_quality)
     above, _ = quad(lambda x: norm.sf(x, option.end_quality, sd), quality, max(quality, option.end_quality) + 9 * sd)
-    return quality + above
+    return min(1.0, quality + above)
 
 
 def seen_quality(snapshot: Snapshot, view: StreamView, infer_pct: int, train_pct: int) -> list[tuple[bool, float]]:
