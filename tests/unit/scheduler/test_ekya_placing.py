@@ -19,8 +19,9 @@ from scheduler.ekya.pack import jobs_of_plan, pack, placement_problems
 from scheduler.ekya.placing import Latitude, placed
 from scheduler.ekya.thief import thief_repeat
 from scheduler.registry import CACHED_FAMILY, POLICIES, make_policy
-from scheduler.sim.random_profiles import random_snapshot
+from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import CachedModel, Gpu, KnobProfile, Network, Plan, RetrainOption, Snapshot, StreamView, Traits
+from tests.support.powers_of_two import quality_of, rounded, rounded_down
 
 NAMES = (*POLICIES, "uniform(high,50)", "uniform(low,30)", "uniform(c1,90)", CACHED_FAMILY[0])
 
@@ -243,6 +244,29 @@ def test_the_gap_to_the_best_of_all_plans(memory_mib: float | None) -> None:
     assert min(gaps) >= -1e-9
     assert statistics.mean(gaps) <= 0.1, gaps
     assert statistics.median(gaps) <= 1e-9, gaps
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0, 0), (100, 100), (99, 50), (50, 50), (49, 25), (13, 12.5), (12, 6.25), (3, 0), (230, 225), (205, 203.125)],
+)
+def test_the_papers_rounding(share: float, expected: float) -> None:
+    assert rounded_down(share) == expected
+
+
+@pytest.mark.parametrize(("shape", "streams", "gpus"), [("sampled", 4, 2), ("sampled", 10, 8), ("linear", 10, 4)])
+def test_packing_loses_less_than_rounding_to_powers_of_two(shape: str, streams: int, gpus: int) -> None:
+    knobs = sampled_knobs() if shape == "sampled" else linear_knobs()
+    policy, ours, halves = make_policy("optimal"), [], []
+    for seed in range(5):
+        pool = random_snapshot(seed, streams=streams, gpus=gpus, knobs=knobs, quantum_pct=5)
+        wanted = policy(pool)
+        made = policy(replace(pool, gpus=tuple(Gpu(id=f"g{n}") for n in range(gpus))))
+        ours.append(100 * (wanted.expected_quality - made.expected_quality))
+        halves.append(100 * (wanted.expected_quality - quality_of(pool, rounded(wanted))))
+    assert statistics.mean(ours) <= 0.05
+    assert statistics.mean(halves) >= 10 * statistics.mean(ours)
+    assert statistics.mean(halves) > 0.5
 
 
 # --- one by one -----------------------------------------------------------------------------------------------------------
