@@ -157,6 +157,7 @@ class TraceWorld:
         self._knobs: dict[str, str | None] = dict.fromkeys(self._meters)
         self._infer_pct: dict[str, float] = dict.fromkeys(self._meters, 0.0)
         self._candidates: dict[str, float] = {}
+        self._label_error: dict[str, float] = {}  # of the window's held-out labels: what they say less what is true
 
     def start(self, command: Command, at_s: float) -> Work:
         if isinstance(command, StartLabelling):
@@ -187,9 +188,10 @@ class TraceWorld:
         frames = min(command.frames, window.labels or command.frames)
         cost = frames * self.trace.golden_gpu_s
         holdout = int(frames * command.holdout_frac)
-        quality = self.true_quality(command.stream, command.window + 1)
+        truth = quality = self.true_quality(command.stream, command.window + 1)
         if window.predicted_start_quality is not None and quality == window.start_quality:
             quality = window.predicted_start_quality  # what labels said of that very model
+        self._label_error[command.stream] = quality - truth
 
         def finish(at_s: float) -> Event:
             return LabelDone(
@@ -230,7 +232,8 @@ class TraceWorld:
         def finish(at_s: float) -> Event:
             return RetrainDone(at_s=at_s, job=command.job, stream=command.stream, candidate=candidate, gpu_s=cost)
 
-        return Work(gpu_s=cost, finish=finish, milestones=_epoch_reports(command, option) if option else ())
+        error = self._label_error.get(command.stream, 0.0)
+        return Work(gpu_s=cost, finish=finish, milestones=_epoch_reports(command, option, error) if option else ())
 
     def _reference_gpu_s(self, name: str) -> float:
         return _mean([o.cost_gpu_s for s in self.trace.streams for w in s.windows if (o := w.option(name)) is not None])
@@ -289,8 +292,11 @@ class TraceWorld:
         return min(asked.quality_frac, carried.quality_frac) * min(1.0, share / max(carried.demand_pct, 1e-9))
 
 
-def _epoch_reports(command: StartRetraining, option: TraceOption) -> tuple[tuple[float, Answer], ...]:
-    """One answer per epoch of an option whose way was recorded: loss is what is missing to quality 1."""
+def _epoch_reports(command: StartRetraining, option: TraceOption, label_error: float) -> tuple[tuple[float, Answer], ...]:
+    """One answer per epoch of an option whose way was recorded: loss is what is missing to quality 1.
+
+    label_error: a job measures itself on the held-out labels that judged the start, so it is off by as much as they were.
+    """
     if not option.epoch_quality:
         return ()
     per_epoch = (option.cost_gpu_s - option.init_gpu_s) / len(option.epoch_quality)
@@ -299,7 +305,8 @@ def _epoch_reports(command: StartRetraining, option: TraceOption) -> tuple[tuple
         report = EpochReport(job=command.job, epoch=epoch, loss=1.0 - quality, quality=quality, gpu_s=gpu_s)
         return lambda at_s: EpochDone(at_s=at_s, stream=command.stream, report=report)
 
-    spent = ((k, q, option.init_gpu_s + k * per_epoch) for k, q in enumerate(option.epoch_quality, start=1))
+    said = (min(1.0, max(0.0, q + label_error)) for q in option.epoch_quality)
+    spent = ((k, q, option.init_gpu_s + k * per_epoch) for k, q in enumerate(said, start=1))
     return tuple((gpu_s, answer(k, q, gpu_s)) for k, q, gpu_s in spent)
 
 

@@ -124,6 +124,16 @@ def test_epochs_report_the_recorded_way_at_the_recorded_pace() -> None:
     assert kinds == [EpochDone, EpochDone, EpochDone, RetrainDone]
 
 
+def test_a_job_measures_itself_on_the_labels_that_judged_its_start() -> None:
+    """The labels said .58 of a model that is really at .5, so the same labels say .08 too much of every epoch; the gate is right."""
+    late = window(1, 0.5, option("x", 0.7, way=(0.6, 0.7))).model_copy(update={"predicted_start_quality": 0.58})
+    driver, _ = ran(one_stream(window(0, 0.5), late), setting=replace(SETTING, react=False, calibrate=False))
+    assert events_of(driver, LabelDone)[0].quality == 0.58
+    assert [e.report.quality for e in events_of(driver, EpochDone)] == pytest.approx([0.68, 0.78])
+    (gate,) = events_of(driver, GateDone)
+    assert (gate.serving_quality, gate.candidate_quality) == (0.5, 0.7)
+
+
 def test_an_option_without_a_recorded_way_reports_nothing_on_it() -> None:
     driver, _ = ran(one_stream(window(0, 0.5), window(1, 0.5, option("x", 0.7))))
     assert events_of(driver, RetrainDone)
