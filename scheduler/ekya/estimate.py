@@ -139,8 +139,8 @@ def expected_end(option: RetrainOption, quality: float) -> float:
 
         a0 + sd * (pdf(z) + z * cdf(z)),   z = (end_quality - a0) / sd        (pdf, cdf: of the standard normal)
 
-    and at most 1. With sd = 0 this is `end_quality` for an option that helps. One that does not is returned as predicted, also below a0: the
-    listing and the uniform policies of the paper know no gate. Ours; the paper plans on the prediction itself.
+    and at most 1. With sd = 0 this is `end_quality` for an option that helps. One that does not is returned as predicted, also
+    below a0: the listing and the uniform policies of the paper know no gate. Ours; the paper plans on the prediction itself.
     """
     sd = option.quality_sd
     if sd <= 0:
