@@ -27,22 +27,31 @@ for inference would. The plan names the shares of the first phase; the engine pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduler.ekya.estimate import QUALITY_TOL, StreamEstimator
+from scheduler.ekya.estimate import QUALITY_TOL, StreamEstimator, expected_end
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.pick_configs import PickConfigs
 from scheduler.ekya.quanta import InferenceTable, InferenceValue, training_speed
+from scheduler.ekya.thief import thief_repeat
+from scheduler.ekya.timeline import WindowRun, held_by, keep, play_window, replan
 from scheduler.types import Plan, RetrainOption, Snapshot, StreamPlan
 
 #: Stands for "cannot be trained here": far above any sum of qualities over a window, far below overflow.
 _NEVER = 1e15
 
-#: Streams times quanta up to which a second start of the search is cheap.
+#: Retrainings that end within this part of each other's time end at once.
+_SAME_TIME = 1e-12
+
+#: Streams times quanta: up to which a second start of the search and static plans for comparison are cheap, or cost nothing.
 _SMALL = 1_000
+_TINY = 200
+
+#: Widths that are tried, at most, besides the halves.
+_WIDTHS_MOST = 12
 
 
 @dataclass(frozen=True)
@@ -86,12 +95,18 @@ class Problem:
         self.quality = np.array([view.quality for view in snapshot.streams])
         self.factor = training_speed(snapshot)
         fastest = float(self.factor.max(initial=0.0))
+        self.size = len(self.quality) * self.quanta
         #: The fewest quanta that train as fast as any.
         self.width_max = max(1, int(np.argmax(self.factor)))
         self.options = tuple(
             tuple(Job(v, t.option, t.end) for t in estimator.terms if t.cost_gpu_s < self.window_s * fastest)
             for v, estimator in enumerate(self.picker.estimators)
         )
+
+    @property
+    def proportional(self) -> bool:
+        """Does every quantum add the same speed to one retraining?"""
+        return bool(np.allclose(self.factor, self.factor[-1] * np.arange(len(self.factor)) / max(1, self.quanta)))
 
     def throughput(self, jobs: int, width: int) -> np.ndarray:
         """(Q+1,) summed speed of `jobs` jobs when b quanta are filled into them in order, `width` each."""
@@ -281,29 +296,32 @@ def play(problem: Problem, jobs: Sequence[Job], width: int) -> Timeline:
 
 def _play_once(problem: Problem, jobs: tuple[Job, ...], width: int) -> tuple[Timeline, list[Job]]:
     end = float(problem.after(jobs)[1].value[0, -1])
-    left = [(job, job.option.cost_gpu_s) for job in jobs]
-    done: list[Job] = []
+    left = {job: job.option.cost_gpu_s for job in jobs}
     at_s, seen_s, phases = 0.0, np.zeros(len(problem.quality)), list[Phase]()
     while not phases or at_s < problem.window_s:
-        models, table = problem.after(done)
-        trained = _quanta_to_train(problem, table, end, len(left), width) if left else 0
-        shares = fill(trained, len(left), width)
-        speeds = problem.factor[shares]
-        ends_s = [work / s if s > 0 else np.inf for (_, work), s in zip(left, speeds, strict=True)]
-        lasts_s = min([problem.window_s - at_s, *ends_s])
-        if trained == 0:
-            lasts_s = problem.window_s - at_s
-        kept, infer = table.kept[0, :, problem.quanta - trained], table.quanta[0, :, problem.quanta - trained]
-        phases.append(_phase(problem, lasts_s, infer, [job for job, _ in left], shares))
-        seen_s += kept * models * lasts_s
+        left_s = problem.window_s - at_s
+        models, table = problem.after([job for job in jobs if job not in left])
+        shares = _shares(problem, table, end, list(left.values()), width, left_s)
+        speeds = problem.factor[shares].tolist()
+        ends_s = [work / s if s > 0 else np.inf for work, s in zip(left.values(), speeds, strict=True)]
+        lasts_s = min([left_s, *ends_s])
+        beside = problem.quanta - sum(shares)
+        phases.append(_phase(problem, lasts_s, table.quanta[0, :, beside], list(left), shares))
+        seen_s += table.kept[0, :, beside] * models * lasts_s
         at_s += lasts_s
-        ended = [n for n, e in enumerate(ends_s) if e <= lasts_s * (1 + 1e-12) and at_s < problem.window_s]
-        done += [left[n][0] for n in ended]
-        left = [
-            (job, work - s * lasts_s) for n, ((job, work), s) in enumerate(zip(left, speeds, strict=True)) if n not in ended
-        ]
-    means = seen_s / problem.window_s if problem.window_s > 0 else kept * models
-    return Timeline(float(seen_s.sum()), tuple(means.tolist()), tuple(phases)), [job for job, _ in left]
+        after = {job: work - s * lasts_s for (job, work), s in zip(left.items(), speeds, strict=True)}
+        if lasts_s < left_s:
+            left = {job: work for (job, work), e in zip(after.items(), ends_s, strict=True) if e > lasts_s * (1 + _SAME_TIME)}
+    means = seen_s / problem.window_s if problem.window_s > 0 else table.kept[0, :, beside] * models
+    return Timeline(float(seen_s.sum()), tuple(means.tolist()), tuple(phases)), list(left)
+
+
+def _shares(problem: Problem, table: InferenceTable, end: float, work: Sequence[float], width: int, left_s: float) -> list[int]:
+    """Quanta for each job on the list. One that would not end in time with what it gets waits for more."""
+    if not work:
+        return []
+    shares = fill(_quanta_to_train(problem, table, end, len(work), width), len(work), width)
+    return [q if problem.factor[q] > 0 and w / problem.factor[q] <= left_s else 0 for q, w in zip(shares, work, strict=True)]
 
 
 def _quanta_to_train(problem: Problem, table: InferenceTable, end: float, jobs: int, width: int) -> int:
@@ -333,12 +351,12 @@ def lookahead(snapshot: Snapshot) -> Plan:
     """The first phase of the best timeline found. expected_quality is of the whole timeline, planned re-sharing included; a
     retraining whose start is planned for later gets no share yet. Errors: UsageError if capacity or quantum is not positive."""
     problem = Problem(snapshot)
-    best, steps = _best_list(problem)
+    best, steps = _best_timeline(problem)
     return _plan(problem, best, steps)
 
 
-def _best_list(problem: Problem) -> tuple[Timeline, int]:
-    """The best of all lists tried, played through, and the number of lists priced."""
+def _best_timeline(problem: Problem) -> tuple[Timeline, int]:
+    """The best of all timelines tried, and the number of lists priced."""
     best, steps = play(problem, (), problem.width_max), 1
     if not any(problem.options) or problem.quanta == 0:
         return best, steps
@@ -351,8 +369,8 @@ def _best_list(problem: Problem) -> tuple[Timeline, int]:
         timeline = play(problem, jobs, width)
         if timeline.value > best.value + _tolerance(best.value):
             best, found = timeline, jobs
-    for width in range(1, problem.width_max + 1) if len(widths) > 1 else ():
-        timeline = play(problem, found, width)
+    others = [play(problem, found, w) for w in _more_widths(problem, widths)]
+    for timeline in (*others, *_played_static(problem)):
         if timeline.value > best.value + _tolerance(best.value):
             best = timeline
     return best, steps
@@ -360,36 +378,79 @@ def _best_list(problem: Problem) -> tuple[Timeline, int]:
 
 def _starts(problem: Problem) -> list[tuple[Job, ...]]:
     """Where the search begins: at no retraining, and in a small problem also at what the exact static plan would train."""
-    if len(problem.quality) * problem.quanta > _SMALL:
+    if problem.size > _SMALL:
         return [()]
     return list(dict.fromkeys([(), _seed(problem)]))
 
 
 def _seed(problem: Problem) -> tuple[Job, ...]:
-    """What the exact static plan would train, most gain per GPU-second first (Smith's rule)."""
-    plan = optimal(problem.snapshot)
+    """What the exact static plan trains, in the order in which it would end."""
+    plan, step = optimal(problem.snapshot), problem.picker.quantum_pct
     jobs = [
-        job
+        (job.option.cost_gpu_s / float(problem.factor[planned.train_pct // step]), job.stream, job)
         for number, planned in enumerate(plan.streams)
         for job in problem.options[number]
         if job.option.name == planned.retrain
     ]
-    gain = {job: job.end - problem.quality[job.stream] for job in jobs}
-    return tuple(sorted(jobs, key=lambda j: (-gain[j] / max(j.option.cost_gpu_s, 1e-9), j.stream)))
+    return tuple(job for *_, job in sorted(jobs, key=lambda entry: entry[:2]))
 
 
 def _widths(problem: Problem) -> list[int]:
-    """Quanta that one job gets at most: halving from all it can use; only that one where nothing is gained by less."""
-    widths = [problem.width_max]
-    while widths[-1] > 1 and _falls_off(problem, widths[-1]):
-        widths.append(widths[-1] // 2)
+    """Quanta that one job gets at most: all it can use, then halves of that as long as they do more per quantum."""
+    widths, width = [problem.width_max], problem.width_max
+    while width > 1:
+        width //= 2
+        if problem.factor[width] * widths[-1] > problem.factor[widths[-1]] * width * (1 + 1e-9):
+            widths.append(width)
     return widths
 
 
-def _falls_off(problem: Problem, width: int) -> bool:
-    """Do two jobs of half the width do more than one of the whole?"""
-    half = width // 2
-    return bool(problem.factor[half] + problem.factor[width - half] > problem.factor[width] + 1e-9)
+def _more_widths(problem: Problem, tried: Sequence[int]) -> list[int]:
+    """Widths in between, where width matters."""
+    most = min(problem.width_max, _WIDTHS_MOST) if len(tried) > 1 else 0
+    return [width for width in range(1, most + 1) if width not in tried]
+
+
+def _played_static(problem: Problem) -> list[Timeline]:
+    """Static plans played with planning anew at completions, so that looking ahead never expects less than they come to. Left out
+    where the priced search is exact but for its local optima, unless the problem is tiny; one plan held still if it is large."""
+    priced = problem.proportional and problem.snapshot.min_quality <= 0
+    if priced and problem.size > _TINY:
+        return []
+    policies: tuple[Callable[[Snapshot], Plan], ...] = (optimal, thief_repeat) if problem.size <= _SMALL else (optimal,)
+    certain = _certain(problem.snapshot)
+    runs = []
+    for policy in policies:
+        start = held_by(policy(certain))
+        runs.append(play_window(certain, start, replan(policy) if problem.size <= _SMALL else keep))
+    return [_timeline_of(problem, run, certain) for run in runs if run.segments]
+
+
+def _certain(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with every option ending at what is expected of it."""
+    streams = [
+        replace(
+            view, retrain=tuple(replace(o, end_quality=expected_end(o, view.quality), quality_sd=0.0) for o in view.retrain)
+        )
+        for view in snapshot.streams
+    ]
+    return replace(snapshot, streams=tuple(streams))
+
+
+def _timeline_of(problem: Problem, run: WindowRun, snapshot: Snapshot) -> Timeline:
+    """A played window, if it keeps as many streams from the floor as any allocation would."""
+    first, step = run.segments[0], problem.picker.quantum_pct
+    below = int(problem.after(())[1].below[0, -1])
+    kept = sum(q >= snapshot.min_quality - QUALITY_TOL for q in first.quality) >= len(first.quality) - below
+    names = [{job.option.name: job.option for job in jobs} for jobs in problem.options]
+    phase = Phase(
+        first.to_s - first.from_s,
+        tuple(int(h.infer_pct) // step for h in first.held),
+        tuple(int(h.train_pct) // step for h in first.held),
+        tuple(known.get(h.retrain or "") for h, known in zip(first.held, names, strict=True)),
+    )
+    value = run.quality * len(run.mean_quality) * problem.window_s
+    return Timeline(value if kept else -np.inf, run.mean_quality, (phase,))
 
 
 def _plan(problem: Problem, timeline: Timeline, steps: int) -> Plan:
