@@ -10,7 +10,7 @@ Cheap changes are found before dear ones because they lose less: a share that bu
 knobs with less memory, then the retraining. A retraining in progress is never dropped: it may be paused, and keeps its memory. What
 fragmentation leaves is spare. How far a plan may be changed depends on the policy (`Latitude`): an even split stays one, only smaller.
 
-Deterministic and bounded (`TRIES` settlements of one device). Not exact: assigning jobs to devices is bin packing.
+Deterministic and bounded (`tries_for` settlements of one device). Not exact: assigning jobs to devices is bin packing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from scheduler.ekya.pack import (
 )
 from scheduler.types import Plan, Snapshot, StreamPlan, StreamView
 
-#: Settlements of one device that a repair may use, over those that the start needs.
-TRIES = 400
+#: Settlements of one device that a repair may use over those that the start needs: the most, the least, and how the number falls
+#: between them as streams grow, since a trial costs more then.
+TRIES_MOST, TRIES_LEAST, TRIES_STREAMS = 1000, 200, 40_000
 
 #: Combinations kept while a device is settled; only many kinds of memory reach it.
 _FRONT_MOST = 400
@@ -295,6 +296,13 @@ class Layout:
     def is_empty(self, gpu: int) -> bool:
         return not self.here[gpu] and gpu not in self.owner
 
+    def is_repeated(self, gpu: int) -> bool:
+        """Is an earlier device just as empty and of the same size?"""
+        if not self.is_empty(gpu):
+            return False
+        size = self.capacity_pct[gpu], self.memory_mib[gpu]
+        return any(self.is_empty(g) and (self.capacity_pct[g], self.memory_mib[g]) == size for g in range(gpu))
+
     def settle(self, gpu: int) -> bool:
         """The best that the jobs lying here can do with the device, all else as it is. False if they do not fit at all."""
         owner = self.owner.get(gpu)
@@ -395,7 +403,8 @@ class Move:
     gpu: int
 
     def applies(self, layout: Layout) -> bool:
-        return layout.part.get(self.key) != self.gpu and layout.owner.get(self.gpu) != self.key
+        elsewhere = layout.part.get(self.key) != self.gpu and layout.owner.get(self.gpu) != self.key
+        return elsewhere and not layout.is_repeated(self.gpu)
 
     def apply(self, layout: Layout) -> Sequence[int]:
         """Change the layout; the devices to settle, in order."""
@@ -417,6 +426,7 @@ class Widen:
         return (
             self.key in layout.part
             and layout.is_empty(self.gpu)
+            and not layout.is_repeated(self.gpu)
             and layout.capacity_pct[self.gpu] > 0
             and wanted_pct <= layout.menus[self.key[0]].most_pct(self.key[1])
             and layout.held_mib(self.key) <= layout.memory_mib[self.gpu]
@@ -451,7 +461,7 @@ class _Repair:
 
     layout: Layout
     goal: tuple[int, float]
-    tries: int = TRIES
+    tries: int
     used: int = 0
 
     def run(self) -> Layout:
@@ -492,6 +502,11 @@ class _Repair:
             yield from (Widen(key, gpu) for gpu in gpus)
         for number, key in enumerate(keys):
             yield from (Swap(key, other) for other in keys[number + 1 :])
+
+
+def tries_for(streams: int) -> int:
+    """How many settlements a repair of that many streams may use."""
+    return min(TRIES_MOST, max(TRIES_LEAST, TRIES_STREAMS // max(1, streams)))
 
 
 def _keys(number: int) -> tuple[Key, Key]:
@@ -597,7 +612,7 @@ class Placed:
 
     def _repaired(self, snapshot: Snapshot, plan: Plan) -> Plan:
         goal = sum(s.below_floor for s in plan.streams), -sum(s.expected_quality for s in plan.streams)
-        repair = _Repair(_first_layout(snapshot, plan, self.latitude), goal)
+        repair = _Repair(_first_layout(snapshot, plan, self.latitude), goal, tries_for(len(plan.streams)))
         return _plan_of(snapshot, plan, repair.run(), plan.steps + repair.used)
 
 
