@@ -325,7 +325,7 @@ def _levenberg(
         damping[active] = np.clip(np.where(better, damping[active] / 5, damping[active] * 4), 1e-12, 1e12)
         p[active[better]], error[active[better]] = moved[better], tried[better]
         # a row is done when an accepted step changes nothing of note, or when no step helps any more
-        small = better & (gained <= 1e-10 * tried)
+        small = better & (gained <= 1e-7 * tried)
         stuck = ~better & (damping[active] > 1e9)
         active = active[~(small | stuck | (error[active] < 1e-26))]
         if len(active) == 0:

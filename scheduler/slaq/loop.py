@@ -21,7 +21,8 @@ _TOL = 1e-12
 @dataclass(frozen=True, kw_only=True)
 class LoopJob:
     """A job of the loop. loss: after iteration k >= 1, any fractional k. cost: cS, core-seconds per iteration, > 0.
-    converged: loss that counts as 100 percent of the reduction. ends: leaves when the loss is at or below this; ends_k: or here."""
+    converged: loss that counts as 100 percent of the reduction. ends: leaves when the loss is at or below this; ends_k: or here.
+    told: what it reports after whole iteration k when that is not `loss(k)`, such as a noisy measurement."""
 
     id: str
     arrival_s: float
@@ -31,6 +32,7 @@ class LoopJob:
     ends: float = -math.inf
     ends_k: float = math.inf
     kind: Declared = "unknown"
+    told: Callable[[int], float] | None = None
 
     def left_frac(self, k: float) -> float:
         """(l - converged) / (l_first - converged), the normalised loss of the evaluation: 1 at the start."""
@@ -52,7 +54,8 @@ class Active:
     def report(self) -> None:
         """Losses of the whole iterations that have ended since."""
         while len(self.reported) + 1 <= self.k + _TOL:
-            self.reported.append(self.job.loss(len(self.reported) + 1.0))
+            k = len(self.reported) + 1
+            self.reported.append(self.job.loss(k) if self.job.told is None else self.job.told(k))
 
 
 #: (active jobs in order of arrival, cores, epoch in s, now in s) -> cores per job
