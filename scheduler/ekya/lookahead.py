@@ -27,6 +27,7 @@ for inference would. The plan names the shares of the first phase; the engine pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,10 @@ _SAME_TIME = 1e-12
 #: Streams times quanta: up to which a second start of the search and static plans for comparison are cheap, or cost nothing.
 _SMALL = 1_000
 _TINY = 200
+
+#: Streams squared times quanta that are searched in one piece, and how much more a speed curve that falls off takes.
+_WORK_MOST = 1_000_000
+_CURVED_WORK = 12
 
 #: Widths that are tried, at most, besides the halves.
 _WIDTHS_MOST = 12
@@ -91,6 +96,7 @@ class Problem:
         self.quanta = self.picker.quanta
         self.window_s = max(0.0, snapshot.remaining_s)
         self.inference = InferenceValue(snapshot, self.picker.estimators)
+        self._throughput: dict[tuple[int, int], np.ndarray] = {}
         self._after: dict[frozenset[tuple[int, float]], tuple[np.ndarray, InferenceTable]] = {}
         self.quality = np.array([view.quality for view in snapshot.streams])
         self.factor = training_speed(snapshot)
@@ -108,9 +114,20 @@ class Problem:
         """Does every quantum add the same speed to one retraining?"""
         return bool(np.allclose(self.factor, self.factor[-1] * np.arange(len(self.factor)) / max(1, self.quanta)))
 
+    def groups(self) -> int:
+        """Into how many parts the problem is cut, so that the search stays a matter of a second."""
+        streams = len(self.quality)
+        work = float(streams) ** 2 * self.quanta * (1 if self.proportional else _CURVED_WORK)
+        return min(max(1, streams), math.ceil(math.sqrt(work / _WORK_MOST)))
+
     def throughput(self, jobs: int, width: int) -> np.ndarray:
         """(Q+1,) summed speed of `jobs` jobs when b quanta are filled into them in order, `width` each."""
-        return self.factor[np.array([fill(b, jobs, width) for b in range(self.quanta + 1)], np.int64)].sum(axis=1)
+        jobs = min(jobs, self.quanta // width + 1)
+        if (jobs, width) not in self._throughput:
+            full, rest = np.divmod(np.arange(self.quanta + 1), width)
+            partly = np.where(full < jobs, self.factor[rest], 0.0)
+            self._throughput[jobs, width] = np.minimum(full, jobs) * self.factor[min(width, self.quanta)] + partly
+        return self._throughput[jobs, width]
 
     def models(self, done: Sequence[Job]) -> np.ndarray:
         """(V,) qualities once `done` have ended."""
@@ -148,7 +165,6 @@ class Pricer:
 
     def pace(self, jobs: int) -> np.ndarray:
         """(Q,) seconds per GPU-second with b = 1..Q quanta for training and `jobs` retrainings left."""
-        jobs = min(jobs, -(-self.problem.quanta // self.width))
         if jobs not in self._pace:
             speed = self.problem.throughput(jobs, self.width)[1:]
             self._pace[jobs] = np.divide(1.0, speed, out=np.full(len(speed), _NEVER), where=speed > 0)
@@ -351,8 +367,28 @@ def lookahead(snapshot: Snapshot) -> Plan:
     """The first phase of the best timeline found. expected_quality is of the whole timeline, planned re-sharing included; a
     retraining whose start is planned for later gets no share yet. Errors: UsageError if capacity or quantum is not positive."""
     problem = Problem(snapshot)
+    groups = problem.groups()
+    if groups > 1:
+        return _in_groups(snapshot, groups)
     best, steps = _best_timeline(problem)
     return _plan(problem, best, steps)
+
+
+def _in_groups(snapshot: Snapshot, groups: int) -> Plan:
+    """A large problem in parts: each group of streams has the quanta that the exact static plan gives it. No group can then do worse
+    than that plan does with it, floors included; what is lost is sharing between groups until the next completion."""
+    static, step = optimal(replace(snapshot, estimate="static")), snapshot.quantum_pct
+    owned = [sum(s.infer_pct + s.train_pct for s in static.streams[number::groups]) // step for number in range(groups)]
+    left = snapshot.capacity_pct // step - sum(owned)
+    owned = [quanta + (left + number) // groups for number, quanta in enumerate(owned)]
+    planned: list[StreamPlan] = list(static.streams)
+    steps = static.steps
+    for number, quanta in enumerate(owned):
+        part = replace(snapshot, streams=snapshot.streams[number::groups], capacity_pct=quanta * step, gpus=())
+        plan = lookahead(part)
+        planned[number::groups] = plan.streams
+        steps += plan.steps
+    return _whole(snapshot, planned, steps)
 
 
 def _best_timeline(problem: Problem) -> tuple[Timeline, int]:
@@ -458,10 +494,14 @@ def _plan(problem: Problem, timeline: Timeline, steps: int) -> Plan:
     streams = tuple(
         _stream_plan(problem, number, first, timeline.mean_quality[number], step) for number in range(len(problem.quality))
     )
-    spare_pct = problem.snapshot.capacity_pct - sum(s.infer_pct + s.train_pct for s in streams)
-    mean = sum(timeline.mean_quality) / len(streams) if streams else 0.0
-    plan = Plan(policy="lookahead", streams=streams, spare_pct=spare_pct, expected_quality=mean, steps=steps)
-    plan.check(problem.snapshot.capacity_pct)
+    return _whole(problem.snapshot, streams, steps)
+
+
+def _whole(snapshot: Snapshot, streams: Sequence[StreamPlan], steps: int) -> Plan:
+    mean = sum(s.expected_quality for s in streams) / len(streams) if streams else 0.0
+    spare_pct = snapshot.capacity_pct - sum(s.infer_pct + s.train_pct for s in streams)
+    plan = Plan(policy="lookahead", streams=tuple(streams), spare_pct=spare_pct, expected_quality=mean, steps=steps)
+    plan.check(snapshot.capacity_pct)
     return plan
 
 
