@@ -321,7 +321,8 @@ def then_the_other(name: str, stream: int) -> Rule:
     return lambda completion: tuple(after) if stream not in completion.ended else keep(completion)
 
 
-def test_e0_the_schedule_that_the_paper_draws() -> None:    first = play_window(e0_window(0, *START), (held(100, 0, None), held(80, 120, "B2")), then_the_other("A2", 0))
+def test_e0_the_schedule_that_the_paper_draws() -> None:
+    first = play_window(e0_window(0, *START), (held(100, 0, None), held(80, 120, "B2")), then_the_other("A2", 0))
     second = play_window(e0_window(1, *first.end_quality), (held(80, 120, "A2"), held(100, 0, None)), then_the_other("B2", 1))
     assert [100 * run.mean_quality[0] for run in (first, second)] == percent((65.556, 80.556))
     assert [100 * run.mean_quality[1] for run in (first, second)] == percent((69.375, 85.694))
