@@ -86,8 +86,11 @@ class PickConfigs:
         return [quanta if quanta is not None and quanta <= self.quanta else None for quanta in needed]
 
     def plan(self, policy: str, pairs: Sequence[Pair]) -> Plan:
-        """The plan of an allocation."""
-        q = self.quantum_pct
+        """The plan of an allocation. What a retraining holds beyond `Snapshot.train_max_pct` becomes spare, unless (hand-back) its
+        stream's inference is counted on to use it afterwards."""
+        q, most_pct = self.quantum_pct, self.snapshot.train_max_pct
+        if most_pct is not None and self.snapshot.estimate == "static":
+            pairs = [(infer, min(train, -(-max(0, most_pct) // q))) for infer, train in pairs]
         shares = [(infer * q, train * q) for infer, train in pairs]
         choices = [self.choice(v, pair) for v, pair in enumerate(pairs)]
         return build_plan(self.snapshot, policy, shares, choices, steps=self.calls)

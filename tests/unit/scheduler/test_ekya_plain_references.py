@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +101,8 @@ def test_the_thief_takes_the_decisions_of_the_plain_listing(snapshot: Snapshot, 
     world, pairs, looked_at = plain_thief(snapshot, steal, repeat=repeat)
     plan = (thief_repeat if repeat else thief)(snapshot, steal_quanta=steal)
     step = snapshot.quantum_pct
+    if snapshot.train_max_pct is not None and snapshot.estimate == "static":
+        pairs = [(infer, min(train, math.ceil(snapshot.train_max_pct / step))) for infer, train in pairs]
     assert [s.infer_pct for s in plan.streams] == [infer * step for infer, _ in pairs]
     assert [s.train_pct for s in plan.streams if s.retrain] == [
         train * step for s, (_, train) in zip(plan.streams, pairs, strict=True) if s.retrain

@@ -175,6 +175,15 @@ def test_repeating_the_sweep_matters(shape: str, streams: int, gpus: int, instan
     assert max(often) < 5.0
 
 
+@pytest.mark.parametrize("seed", [6, 17])
+def test_quanta_from_several_victims_reach_what_no_single_steal_does(seed: int) -> None:
+    # one camera's training takes two or three quanta, one from each of several others
+    made = random_snapshot(seed, streams=10, gpus=4)
+    best = optimal(made).expected_quality
+    assert thief_repeat(made).expected_quality < best - 5e-4
+    assert thief_thorough(made).expected_quality == pytest.approx(best, abs=1e-12)
+
+
 # --- floors, pauses and corners ---------------------------------------------------------------------------------------
 
 FULL = (KnobProfile(name="half", demand_pct=10, quality_frac=0.5), KnobProfile(name="full", demand_pct=20, quality_frac=1.0))
@@ -241,6 +250,15 @@ def test_the_thief_is_not_drawn_to_a_useless_retraining() -> None:
     for plan in (thief(given), thief_repeat(given)):
         assert plan.streams[0].retrain is None
         assert rank(fair(given)) >= rank(plan) >= rank(optimal(given))
+
+
+@pytest.mark.parametrize("policy", [fair, thief, thief_repeat, thief_thorough, optimal])
+def test_what_a_retraining_cannot_turn_into_speed_lies_spare(policy: object) -> None:
+    alone = replace(snapshot_of(view("A", 0.5, (0.9, 10.0)), capacity_pct=300), train_max_pct=50)
+    plan = policy(alone)  # type: ignore[operator]
+    assert (plan.streams[0].retrain, plan.streams[0].train_pct) == ("A0", 50)
+    assert plan.streams[0].expected_quality == pytest.approx((0.5 * 20 + 0.9 * 80) / 100)
+    plan.check(300)
 
 
 def test_capacity_beyond_whole_quanta_lies_spare() -> None:
