@@ -14,6 +14,7 @@ GPU is the packing's to say. Cost: a few estimates per job, since a payer in ano
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -85,7 +86,8 @@ def explain(
         _Stream(number, view, planned, snapshot, speed, latitude or Latitude())
         for number, (view, planned) in enumerate(zip(snapshot.streams, plan.streams, strict=True))
     ]
-    paying = sorted((pay for stream in streams for pay in stream.payers()), key=lambda pay: pay.cost.rank())
+    # a stream has two jobs, so the best payer in another stream is one of the best three
+    paying = heapq.nsmallest(3, (pay for stream in streams for pay in stream.payers()), key=lambda pay: pay.cost.rank())
     spare = plan.spare_pct >= snapshot.quantum_pct
     jobs = tuple(stream.explained(kind, paying, spare) for stream in streams for kind in stream.kinds)
     return Explanation(quantum_pct=snapshot.quantum_pct, quantum_worth=_quantum_worth(snapshot, policy), jobs=jobs)
@@ -132,16 +134,14 @@ class _Stream:
         return [_Offer(self.number, Payer(stream=self.view.id, kind=k), self._moved(**{k: -self.quantum_pct})) for k in has]
 
     def explained(self, kind: Literal["infer", "train"], paying: Sequence[_Offer], spare: bool) -> JobWorth:
-        """paying: every job that could give a quantum, the best first."""
-        own, other = self.quantum_pct, "train" if kind == "infer" else "infer"
+        """paying: the jobs that would pay a quantum best, of all streams."""
+        own = self.quantum_pct
+        other: Literal["infer", "train"] = "train" if kind == "infer" else "infer"
         one_more = self._moved(**{kind: own})
         found: list[tuple[Change, Payer]] = [(one_more, Payer(stream=None, kind="spare"))] if spare else []
         found += [(one_more + offer.cost, offer.payer) for offer in paying if offer.number != self.number][:1]
-        found += [
-            (self._moved(**{kind: own, other: -own}), offer.payer)
-            for offer in paying
-            if offer.number == self.number and offer.payer.kind == other
-        ]
+        if other in self.kinds and self.share_pct(other) >= own:
+            found.append((self._moved(**{kind: own, other: -own}), Payer(stream=self.view.id, kind=other)))
         net, payer = min(found, key=lambda pair: pair[0].rank(), default=(None, None))
         one_less = self._moved(**{kind: -own}) if self.share_pct(kind) >= own else None
         return JobWorth(
