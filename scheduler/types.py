@@ -253,7 +253,8 @@ class ProfileTrial:
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """A prediction and what came of it: one retraining that reached its gate. Qualities (0-1) are of the new model on labels of the
-    window it was made for; start_quality: of the model it started from; predicted_*: as the profiler said, before any correction."""
+    window it was made for; start_quality: of the model it started from; predicted_*: as the profiler said, before any correction.
+    serving_quality: of the model it started from again, as the gate measured it (start_quality: as measured before the retraining)."""
 
     stream: str
     window: int
@@ -263,6 +264,7 @@ class Observation:
     realised_quality: float
     predicted_gpu_s: float
     realised_gpu_s: float
+    serving_quality: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,7 @@ class ErrorPrior:
     camera_sd, window_sd, option_sd, family_sd: of c, w, o, f, all around 0. noise_sd: of the noise, a belief that weighs as
     much as `noise_weight` observations. gain_sd: spread of true gains. dof: degrees of freedom of the Student weights.
     half_life_windows: of an observation's weight. max_observations: how many of the other cameras' are looked at, the newest.
+    label_*: of the two coefficients and the noise of `present`.
     cost_*: the same for log(realised / predicted GPU-seconds); max_cost_ratio bounds the correction, both ways.
     Errors: ValueError for a number that is not finite, an sd, weight or life that is not positive, a ratio below 1.
     """
@@ -84,6 +85,9 @@ class ErrorPrior:
     cost_option_sd: float = 0.2
     cost_noise_sd: float = 0.15
     max_cost_ratio: float = 4.0
+    label_bias_sd: float = 0.1
+    label_slope_sd: float = 0.5
+    label_noise_sd: float = 0.1
     max_observations: int = 300
 
     def __post_init__(self) -> None:
@@ -116,23 +120,53 @@ def correct(
     history: Sequence[Observation],
     prior: ErrorPrior = ErrorPrior(),
     families: Mapping[str, Hashable] | None = None,
+    serving: float | None = None,
 ) -> tuple[RetrainOption, ...]:
     """`options` as they should be planned on: expected end_quality, its honest quality_sd, corrected cost_gpu_s.
 
     options: as the profiler made them (a quality_sd above 0 is the part of the error known from its curve); quality: of the
-    serving model, the number that the planner gets as a0; history: observations of all cameras of the box, in any order.
+    serving model as it was measured, with which the predictions compare; serving: what the planner gets as a0, when that is not
+    the measured one (`present`); history: observations of all cameras of the box, in any order.
     families: option name -> what options that resemble each other share (`microprofile.family_key`): they learn from each other;
     a name that is not in it stands alone.
     Order, names and memory are kept. Errors: ValueError for a number that is not finite, or a cost that is not positive.
     """
-    _check(options, quality, history)
+    _check(options, quality if serving is None else quality + serving, history)
     if not options:
         return ()
     past = _looked_at(history, stream, prior)
     kinds = _Kinds.of([*(o.name for o in options), *(o.option for o in past)], families or {})
     gain = _fit_gains(past, kinds, stream, quality, prior)
     cost = _fit_costs(past, kinds, stream, prior)
-    return tuple(_corrected(option, quality, gain, cost, prior) for option in options)
+    level = quality if serving is None else serving
+    return tuple(_corrected(option, quality, level, gain, cost, prior) for option in options)
+
+
+def present(measured: float, *, stream: str, history: Sequence[Observation], prior: ErrorPrior = ErrorPrior()) -> float:
+    """What the serving model is expected to be worth (0-1), given what few labels say it is.
+
+    A quality measured on a small sample is too extreme as often as not, and a model that seems perfect is never retrained. What the
+    gate later measures of the same model (`Observation.serving_quality`) teaches how far to trust the sample:
+
+        serving_quality - start_quality = b + k*(start_quality - measured) + c(camera) + noise
+
+    with b and k around 0: without history the answer is `measured`. Errors: ValueError as in `correct`.
+    """
+    _check((), measured, history)
+    past = [o for o in _looked_at(history, stream, prior) if o.serving_quality is not None]
+    base = np.array([[1.0, o.start_quality - measured] for o in past]).reshape(len(past), 2)
+    came = np.array([o.serving_quality - o.start_quality for o in past if o.serving_quality is not None])
+    believed = _Believed(
+        mean=(0.0, 0.0),
+        sd=(prior.label_bias_sd, prior.label_slope_sd),
+        camera_sd=prior.camera_sd,
+        window_sd=prior.window_sd,
+        option_sd=prior.option_sd,
+        family_sd=prior.family_sd,
+        noise_sd=prior.label_noise_sd,
+    )
+    fit = _fit(_Rows.of(past, _NO_KINDS, stream, base, prior), came, believed, prior)
+    return min(1.0, max(0.0, measured + fit.at((1.0, 0.0))[0]))
 
 
 def summary(history: Sequence[Observation], stream: str | None = None) -> ErrorSummary:
@@ -184,7 +218,7 @@ def _fit_costs(past: Sequence[Observation], kinds: _Kinds, stream: str, prior: E
     return _fit(_Rows.of(past, kinds, stream, base, prior), came, believed, prior)
 
 
-def _corrected(option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, prior: ErrorPrior) -> RetrainOption:
+def _corrected(option: RetrainOption, quality: float, level: float, gain: _Fit, cost: _Fit, prior: ErrorPrior) -> RetrainOption:
     promised = option.end_quality - quality
     # The usual error is in the noise and the slope; only what this prediction's own exceeds it by makes it worth less
     # (normal prior of the gain, error variance n + excess instead of n).
@@ -198,7 +232,7 @@ def _corrected(option: RetrainOption, quality: float, gain: _Fit, cost: _Fit, pr
     bound = math.log(prior.max_cost_ratio)
     return replace(
         option,
-        end_quality=min(1.0, max(0.0, quality + mean)),
+        end_quality=min(1.0, max(0.0, level + mean)),
         quality_sd=math.sqrt(var + gain.noise_var + lost_var),
         cost_gpu_s=option.cost_gpu_s * math.exp(min(bound, max(-bound, log_ratio))),
     )
@@ -225,6 +259,9 @@ class _Kinds:
         return cls(columns=columns, names=len(ordered), families=len(keys) + len(ordered))
 
 
+_NO_KINDS = _Kinds(columns={}, names=0, families=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     """n observations as a design of k columns: base, this camera's part, one part per option name, one per family.
@@ -244,7 +281,7 @@ class _Rows:
         mine = np.array([o.stream == stream for o in past], bool)
         kind = np.zeros((len(past), kinds.names + kinds.families))
         for row, seen in enumerate(past):
-            kind[row, kinds.columns[seen.option]] = 1.0
+            kind[row, list(kinds.columns.get(seen.option, ()))] = 1.0
         newest = max((o.window for o in past), default=0)
         fade = np.array([0.5 ** ((newest - o.window) / prior.half_life_windows) for o in past])
         return cls(x=np.hstack([base, mine[:, None], kind]), cell=cell, mine=mine, fade=fade, kinds=kinds)
@@ -260,12 +297,12 @@ class _Fit:
     base: int
     kinds: _Kinds
 
-    def at(self, base: Sequence[float], name: str) -> tuple[float, float]:
-        """(mean, variance without noise) of this camera's outcome for the option `name`."""
+    def at(self, base: Sequence[float], name: str = "") -> tuple[float, float]:
+        """(mean, variance without noise) of this camera's outcome, for the option `name` where options have parts."""
         x = np.zeros(len(self.mean))
         x[: self.base] = base
         x[self.base] = 1.0
-        x[[self.base + 1 + column for column in self.kinds.columns[name]]] = 1.0
+        x[[self.base + 1 + column for column in self.kinds.columns.get(name, ())]] = 1.0
         return float(x @ self.mean), float(x @ self.cov @ x)
 
 
@@ -369,7 +406,7 @@ def _check(options: Sequence[RetrainOption], quality: float, history: Sequence[O
         if not (math.isfinite(option.cost_gpu_s) and option.cost_gpu_s >= 0):
             raise ValueError(f"calibration needs a finite cost, got {option}")
     for seen in history:
-        qualities = (seen.start_quality, seen.predicted_quality, seen.realised_quality)
+        qualities = (seen.start_quality, seen.predicted_quality, seen.realised_quality, seen.serving_quality or 0.0)
         costs = (seen.predicted_gpu_s, seen.realised_gpu_s)
         if not all(math.isfinite(q) for q in qualities) or not all(math.isfinite(c) and c > 0 for c in costs):
             raise ValueError(f"calibration needs finite qualities and costs above 0, got {seen}")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.ekya.calibration import ErrorPrior, ErrorSummary, correct, summary
+from scheduler.ekya.calibration import ErrorPrior, ErrorSummary, correct, present, summary
 from scheduler.types import Observation, RetrainOption
 
 TABLE = Path(__file__).resolve().parents[4] / "shared/data/traces/ekya_cityscapes_microprofiles.csv"
@@ -279,6 +279,64 @@ def test_only_the_newest_of_many_are_looked_at() -> None:
     old = [seen(0.9, stream=f"o{n}", window=0) for n in range(50)]
     new = [seen(0.6, stream=f"o{n}", window=9) for n in range(20)]
     assert one(option(), old + new, prior=replace(PRIOR, max_observations=20)) == one(option(), new)
+
+
+# --- the serving model itself -----------------------------------------------------------------------------------------
+
+
+def labelled(measured: float, true: float, *, window: int, stream: str = "cam") -> Observation:
+    return replace(seen(0.8, start=measured, window=window, stream=stream), serving_quality=true)
+
+
+def test_without_history_the_labels_are_believed() -> None:
+    assert present(0.93, stream="cam", history=[]) == 0.93
+    assert present(0.93, stream="cam", history=[seen(0.7, window=w, start=0.5) for w in range(9)]) == 0.93, "no gate spoke"
+
+
+def test_a_small_sample_is_too_extreme() -> None:
+    rng = np.random.default_rng(2)
+    true = rng.normal(0.8, 0.07, 200)
+    measured = np.clip(true + rng.normal(0, 0.1, 200), 0, 1)
+    history = [labelled(float(m), float(t), window=w) for w, (m, t) in enumerate(zip(measured, true, strict=True))][:60]
+    believed = [present(float(m), stream="cam", history=history) for m in measured[60:]]
+    assert present(1.0, stream="cam", history=history) < 0.92
+    assert present(0.6, stream="cam", history=history) > 0.67
+    assert np.mean(np.abs(believed - true[60:])) < 0.75 * np.mean(np.abs(measured[60:] - true[60:]))
+
+
+def test_true_labels_stay_believed() -> None:
+    history = [labelled(q, q, window=w) for w, q in enumerate(np.linspace(0.5, 0.9, 30))]
+    for measured in (0.45, 0.7, 0.95):
+        assert present(measured, stream="cam", history=history) == pytest.approx(measured, abs=0.005)
+
+
+def test_labels_that_flatter_one_camera() -> None:
+    history = [labelled(0.8, 0.7, window=w) for w in range(15)]
+    history += [labelled(0.8, 0.8, window=w, stream=f"o{n}") for w in range(5) for n in range(3)]
+    assert present(0.8, stream="cam", history=history) < 0.75 < present(0.8, stream="o1", history=history)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1), st.floats(0, 1)), max_size=15), st.floats(0, 1))
+def test_the_present_is_a_quality(rows: list[tuple[int, float, float]], measured: float) -> None:
+    history = [labelled(m, t, window=w, stream=f"c{c}") for w, (c, m, t) in enumerate(rows)]
+    assert 0 <= present(measured, stream="c1", history=history) <= 1
+
+
+def test_a_present_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="serving quality"):
+        present(math.nan, stream="cam", history=[])
+    with pytest.raises(ValueError, match="calibration needs finite"):
+        present(0.5, stream="cam", history=[labelled(0.5, math.nan, window=0)])
+    with pytest.raises(ValueError, match="serving quality"):
+        one(option(), [], serving=math.nan)
+
+
+def test_the_gain_is_put_on_top_of_what_the_serving_model_is_believed_to_be_worth() -> None:
+    history = [seen(0.65, window=w) for w in range(6)]
+    plain, moved = one(option(), history), one(option(), history, serving=QUALITY - 0.1)
+    assert moved.end_quality == pytest.approx(plain.end_quality - 0.1)
+    assert moved.quality_sd == plain.quality_sd
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
