@@ -240,6 +240,8 @@ def _assembled(source: Source, curve: Curve | None, made_by: str) -> Forecast | 
     losses = source.fitted
     if len(source.losses) < 2:
         return None
+    if source.target is not None and losses[-1] <= source.target:
+        curve, made_by = Linear(amplitude=0.0, mu=0.5, c=losses[-1]), "the target is reached"
     if curve is None:
         # after a change of the learning rate the first loss has no delta of its own yet
         recent = losses if len(losses) > 1 else source.losses[-2:]

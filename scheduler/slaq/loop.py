@@ -22,7 +22,8 @@ _TOL = 1e-12
 class LoopJob:
     """A job of the loop. loss: after iteration k >= 1, any fractional k. cost: cS, core-seconds per iteration, > 0.
     converged: loss that counts as 100 percent of the reduction. ends: leaves when the loss is at or below this; ends_k: or here.
-    told: what it reports after whole iteration k when that is not `loss(k)`, such as a noisy measurement."""
+    told: what it reports after whole iteration k when that is not `loss(k)`, such as a noisy measurement. deadline_s: counts only when
+    it has reached ends_k by then, and policies know both; None: they know neither."""
 
     id: str
     arrival_s: float
@@ -33,6 +34,7 @@ class LoopJob:
     ends_k: float = math.inf
     kind: Declared = "unknown"
     told: Callable[[int], float] | None = None
+    deadline_s: float | None = None
 
     def left_frac(self, k: float) -> float:
         """(l - converged) / (l_first - converged), the normalised loss of the evaluation: 1 at the start."""
@@ -73,9 +75,11 @@ class Tick:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopResult:
-    """reached_s[mark][job]: seconds from arrival until `mark` of the reduction; ticks: one per epoch with jobs."""
+    """reached_s[mark][job]: seconds from arrival until `mark` of the reduction; ended_s[job]: when it left; ticks: one per epoch with
+    jobs."""
 
     reached_s: dict[float, dict[str, float]]
+    ended_s: dict[str, float]
     ticks: tuple[Tick, ...]
 
     def mean_s(self, mark: float) -> float:
@@ -85,15 +89,22 @@ class LoopResult:
 
 
 def run_loop(
-    jobs: Sequence[LoopJob], policy: Policy, *, cores: int, epoch_s: float, marks: Sequence[float] = (0.9,)
+    jobs: Sequence[LoopJob],
+    policy: Policy,
+    *,
+    cores: int,
+    epoch_s: float,
+    marks: Sequence[float] = (0.9,),
+    until_s: float = math.inf,
 ) -> LoopResult:
-    """Run until every job has left. Every job must have an end it can reach, and reach every mark before it."""
+    """Run until every job has left, or until `until_s`. Without that, every job must have an end that it can reach. A job's end is
+    known to the second (its last epoch is not rounded up), but what it frees is given out at the next epoch."""
     waiting = sorted(jobs, key=lambda j: (j.arrival_s, j.id))
     active: list[Active] = []
-    reached: dict[float, dict[str, float]] = {mark: {} for mark in marks}
+    result = LoopResult(reached_s={mark: {} for mark in marks}, ended_s={}, ticks=())
     ticks: list[Tick] = []
     epoch = 0
-    while waiting or active:
+    while (waiting or active) and epoch * epoch_s < until_s:
         now_s = epoch * epoch_s
         while waiting and waiting[0].arrival_s <= now_s + _TOL:
             active.append(Active(job=waiting.pop(0)))
@@ -101,12 +112,23 @@ def run_loop(
             shares = policy(active, cores, epoch_s, now_s)
             ticks.append(Tick(at_s=now_s, cores=tuple(shares), left_frac=tuple(a.job.left_frac(a.k) for a in active)))
             for a, share in zip(active, shares, strict=True):
-                a.k = min(a.k + share * epoch_s / a.job.cost, a.job.ends_k)
-                a.report()
-                _mark(reached, a, now_s + epoch_s)
-            active = [a for a in active if not _has_ended(a)]
+                _advance(a, share, epoch_s, now_s, result)
+            active = [a for a in active if a.job.id not in result.ended_s]
         epoch += 1
-    return LoopResult(reached_s=reached, ticks=tuple(ticks))
+    return LoopResult(reached_s=result.reached_s, ended_s=result.ended_s, ticks=tuple(ticks))
+
+
+def _advance(active: Active, share: float, epoch_s: float, now_s: float, result: LoopResult) -> None:
+    """One epoch of one job."""
+    job, before = active.job, active.k
+    rate = share / job.cost
+    active.k = min(before + rate * epoch_s, job.ends_k)
+    active.report()
+    _mark(result.reached_s, active, now_s + epoch_s)
+    if active.k >= job.ends_k:
+        result.ended_s[job.id] = now_s + ((job.ends_k - before) / rate if rate > 0 else 0.0)
+    elif job.loss(active.k) <= job.ends + 1e-15:
+        result.ended_s[job.id] = now_s + epoch_s
 
 
 def fair_policy(active: Sequence[Active], cores: int, epoch_s: float, now_s: float) -> Sequence[float]:
@@ -134,12 +156,18 @@ def slaq_policy(objective: Goal = "sum", *, min_cores: int = 1, forecasts: Forec
 
 
 def _as_seen(active: Active) -> SlaqJob:
+    job = active.job
+    timed = job.deadline_s is not None
+    whole = len(active.reported)
     return SlaqJob(
-        id=active.job.id,
+        id=job.id,
         losses=tuple(active.reported),
-        gpu_s_per_epoch=active.job.cost,
-        kind=active.job.kind,
-        since_s=active.job.arrival_s,
+        gpu_s_per_epoch=job.cost,
+        kind=job.kind,
+        since_s=job.arrival_s,
+        deadline_s=job.deadline_s,
+        epochs_left=job.ends_k - whole if timed else None,
+        into_epoch_gpu_s=max(0.0, active.k - whole) * job.cost if timed else 0.0,
     )
 
 
@@ -154,7 +182,3 @@ def _mark(reached: dict[float, dict[str, float]], active: Active, now_s: float) 
     for mark, times in reached.items():
         if done_frac >= mark - _TOL:
             times.setdefault(active.job.id, now_s - active.job.arrival_s)
-
-
-def _has_ended(active: Active) -> bool:
-    return active.k >= active.job.ends_k or active.job.loss(active.k) <= active.job.ends + 1e-15

@@ -9,6 +9,9 @@ What a window changes (ours; SLAQ knows no deadlines, and in S6 it delays the jo
     its minimum as long as the budget lasts: need = the least whole quanta with s(need) * (deadline - now) >= GPU-seconds left.
     Where the budget covers all needs now, it covers them at every later call, because a share at or above the need never lets the
     need grow. If it does not, the smallest needs per weight are covered first: most jobs end.
+    `finish` runs jobs one after another, which constant shares forbid. There a job is promised its end while the budget suffices for
+    all promised jobs up to each deadline in turn, and it may be put off until it, or they, could not end any more (REACH).
+    This leans on the caller to divide anew as soon as a job ends.
   * A job that cannot end in time whatever it gets gains nothing. It gets what nobody else can use.
   * Beyond the needs, objective `sum` or `minmax` as in the text, or `finish` (ours): a swap counts from the moment the training
     ends, so a quantum is worth  w * (first loss - predicted last loss) / GPU-seconds left, Smith's rule for weighted completion
@@ -29,6 +32,9 @@ from scheduler.slaq.allocate import Bidder, allocate, doubled, floors, spread, t
 from scheduler.slaq.forecast import Declared, Forecast, Forecasts, Source
 
 Goal = Literal["sum", "minmax", "finish"]
+
+#: `finish` may put a job off as long as it could still end when it is served again only after this many epochs.
+REACH = 2.0
 
 #: Slack in comparing GPU-seconds that come out of divisions.
 _TOL_FRAC = 1e-9
@@ -158,9 +164,10 @@ def decide_shares(
     # ties go to the earlier bidder, so the older job stands first
     order = sorted(range(len(jobs)), key=lambda j: (jobs[j].since_s, jobs[j].id))
     cases = [_Case.of(jobs[j], futures[j], asked) for j in order]
-    granted = _cover_needs(cases, units)
+    promised = _latest_needs(cases, asked) if objective == "finish" else _constant_needs(cases, units)
     # a need that the budget cannot cover makes the job as hopeless as one that no share could save
-    cases = [replace(c, can_end=c.can_end and g >= (c.need or 0)) for c, g in zip(cases, granted, strict=True)]
+    cases = [replace(c, need=need, can_end=need is not None) for c, need in zip(cases, promised, strict=True)]
+    granted = [need or 0 for need in promised]
     shares = _divide(cases, granted, asked)
     answers = {c.job.id: _explained(c, share, asked) for c, share in zip(cases, shares, strict=True)}
     return Reallocation(
@@ -205,17 +212,21 @@ class _Case:
     useful: int
     need: int | None
     can_end: bool
+    timed: bool
+    ends_in_s: float
 
     @staticmethod
     def of(job: SlaqJob, future: Forecast | None, asked: _Asked) -> _Case:
         cap = asked.units if job.max_pct is None else min(asked.units, job.max_pct // asked.quantum_pct)
         cap = cap if job.left_gpu_s > 0 else 0
         timed = job.deadline_s is not None and job.epochs_left is not None
-        need = _least_units(asked, cap, job.left_gpu_s, (job.deadline_s or 0.0) - asked.now_s) if timed else 0
+        ends_in_s = (job.deadline_s or 0.0) - asked.now_s if timed else math.inf
+        need = _least_units(asked, cap, job.left_gpu_s, ends_in_s) if timed else 0
         useful = _least_units(asked, cap, job.left_gpu_s, asked.epoch_s)
         return _Case(
-            job=job, future=future, cap=cap, useful=cap if useful is None else useful, need=need, can_end=need is not None
-        )
+            job=job, future=future, cap=cap, useful=cap if useful is None else useful, need=need, can_end=need is not None,
+            timed=timed, ends_in_s=ends_in_s,
+        )  # fmt: skip
 
 
 def _least_units(asked: _Asked, cap: int, gpu_s: float, seconds: float) -> int | None:
@@ -226,15 +237,64 @@ def _least_units(asked: _Asked, cap: int, gpu_s: float, seconds: float) -> int |
     return next((u for u in range(1, cap + 1) if asked.gpu_s(u, seconds) >= enough), None) if math.isfinite(gpu_s) else None
 
 
-def _cover_needs(cases: Sequence[_Case], units: int) -> list[int]:
-    """Quanta set aside so that jobs end in time: smallest need per weight first, whole needs only."""
-    granted = [0] * len(cases)
-    for j in sorted(range(len(cases)), key=lambda j: ((cases[j].need or 0) / cases[j].job.weight, j)):
+def _constant_needs(cases: Sequence[_Case], units: int) -> list[int | None]:
+    """Quanta set aside so that jobs end in time at a constant share, None: not promised. Smallest need per weight first."""
+    granted: list[int | None] = [None] * len(cases)
+    for j in _by_need(cases):
         need = cases[j].need or 0
         if need <= units:
             granted[j] = need
             units -= need
     return granted
+
+
+def _latest_needs(cases: Sequence[_Case], asked: _Asked) -> list[int | None]:
+    """For `finish`, which runs jobs one after another: quanta without which a job, or all jobs up to some deadline together, could not
+    end in time any more if they were served again only after REACH epochs. None: not promised."""
+    found: list[int | None] = [None] * len(cases)
+    promised: list[int] = []
+    for j in _by_need(cases):
+        if not cases[j].timed:
+            found[j] = 0
+        elif _in_time([*promised, j], cases, asked):
+            promised.append(j)
+    promised.sort(key=lambda j: cases[j].ends_in_s)
+    free = asked.units
+    for place, j in enumerate(promised):
+        case = cases[j]
+        reach_s = min(REACH * asked.epoch_s, case.ends_in_s)
+        after_s = case.ends_in_s - reach_s
+        own = case.job.left_gpu_s - asked.gpu_s(case.cap, after_s)
+        # all that end up to here share the budget afterwards; what they cannot do then must be done now
+        together = sum(cases[i].job.left_gpu_s for i in promised[: place + 1]) - asked.gpu_s(asked.units, after_s)
+        done = sum(asked.gpu_s(found[i] or 0, reach_s) for i in promised[:place])
+        last_of_its_time = place + 1 == len(promised) or cases[promised[place + 1]].ends_in_s > case.ends_in_s
+        alone = _least_units(asked, case.cap, own, reach_s) or 0
+        rest = _least_units(asked, case.cap, together - done, reach_s) if last_of_its_time and _has_rivals(cases, case) else 0
+        found[j] = min(free, max(alone, case.cap if rest is None else rest))
+        free -= found[j] or 0
+    return found
+
+
+def _in_time(chosen: Sequence[int], cases: Sequence[_Case], asked: _Asked) -> bool:
+    """Whether the budget suffices for all of `chosen` up to each deadline (served one after another, earliest deadline first)."""
+    work_gpu_s = 0.0
+    for j in sorted(chosen, key=lambda j: cases[j].ends_in_s):
+        work_gpu_s += cases[j].job.left_gpu_s
+        if work_gpu_s * (1 - _TOL_FRAC) > asked.gpu_s(asked.units, cases[j].ends_in_s):
+            return False
+    return True
+
+
+def _has_rivals(cases: Sequence[_Case], case: _Case) -> bool:
+    """Whether a job with a later deadline, or none, could take what the jobs up to this deadline need."""
+    return any(other.ends_in_s > case.ends_in_s for other in cases)
+
+
+def _by_need(cases: Sequence[_Case]) -> list[int]:
+    """Jobs that could end in time were they alone, smallest need per weight first: so most jobs end."""
+    possible = [j for j, case in enumerate(cases) if case.need is not None]
+    return sorted(possible, key=lambda j: ((cases[j].need or 0) / cases[j].job.weight, j))
 
 
 def _divide(cases: Sequence[_Case], granted: Sequence[int], asked: _Asked) -> list[int]:

@@ -92,7 +92,7 @@ def test_it_is_one_of_the_systems() -> None:
 
 
 def test_deadlines_and_targets_reach_the_decision() -> None:
-    given_ = example() | {"objective": "finish"}
+    given_ = example()
     for job, left, ends_s in zip(given_["jobs"], (5, 40, 20), (60.0, 100.0, 10.0), strict=True):
         job |= {"epochs_left": left, "deadline_s": ends_s}
     answer = {job["id"]: job for job in decide_slaq(given_)["jobs"]}
@@ -100,6 +100,9 @@ def test_deadlines_and_targets_reach_the_decision() -> None:
     assert answer["J2"]["need_pct"] == 400
     assert (answer["J3"]["can_end"], answer["J3"]["need_pct"], answer["J3"]["pct"]) == (False, None, 0)
     assert "cannot end in time" in answer["J3"]["why"]
+    # one after another: J2 removes more in all, but J1's remaining fifth comes sooner per GPU-second
+    finish = {job["id"]: job for job in decide_slaq(given_ | {"objective": "finish"})["jobs"]}
+    assert (finish["J1"]["pct"], finish["J2"]["pct"], finish["J3"]["can_end"]) == (700, 100, False)
     given_ = example()
     given_["jobs"][0] |= {"curve": "unknown", "target": 0.6}
     assert decide_slaq(given_)["jobs"][0]["curve"]["asymptote"] == 0.6

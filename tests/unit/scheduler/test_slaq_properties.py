@@ -304,26 +304,43 @@ def promised(jobs: Sequence[SlaqJob], total: int) -> set[str]:
 def test_a_job_that_can_end_in_time_does(data: st.DataObject, objective: str) -> None:
     """The closed loop: shares move every 10 s on news of the epochs, and every job promised its end at the start keeps it."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    total, deadline_s = data.draw(st.integers(20, 200)), 200.0
+    total, spread, untimed = data.draw(st.integers(20, 200)), data.draw(st.booleans()), data.draw(st.booleans())
     jobs = [
         SlaqJob(
             id=f"j{i}",
             losses=(1.0,),
             gpu_s_per_epoch=float(rng.uniform(1, 12)),
             epochs_left=float(rng.integers(3, 15)),
-            deadline_s=deadline_s,
+            deadline_s=float(rng.choice([120, 150, 200])) if spread else 200.0,
         )
         for i in range(data.draw(st.integers(1, 4)))
     ]
+    if untimed:  # a rival that could take what others need to end
+        jobs[0] = replace(jobs[0], deadline_s=None)
     left = {job.id: job.left_gpu_s for job in jobs}
+    deadlines_s = {job.id: job.deadline_s or 1000.0 for job in jobs}
+    ended_s: dict[str, float] = {}
     total_epochs = {job.id: job.epochs_left or 0.0 for job in jobs}
     must_end = promised(jobs, total)
-    for now_s in range(0, int(deadline_s), 10):
-        seen = [_progress(job, left[job.id], total_epochs[job.id]) for job in jobs if left[job.id] > 1e-9]
-        shares = reallocate(seen, total_pct=total, quantum_pct=5, epoch_s=10.0, objective=objective, now_s=float(now_s))  # type: ignore[arg-type]
+    now_s = 0.0
+    while now_s < 1000.0 and any(v > 0 for v in left.values()):
+        seen = [_progress(job, left[job.id], total_epochs[job.id]) for job in jobs if left[job.id] > 0]
+        shares = reallocate(
+            seen,
+            total_pct=total,
+            quantum_pct=5,
+            epoch_s=10.0,
+            objective=objective,  # type: ignore[arg-type]
+            now_s=now_s,
+        )
+        # the box divides anew when a job ends
+        step_s = min([10.0, *(left[i] / (pct / 100) for i, pct in shares.items() if pct > 0)])
         for job_id, pct in shares.items():
-            left[job_id] = max(0.0, left[job_id] - pct / 100 * 10.0)
-    assert all(left[job_id] <= 1e-6 for job_id in must_end)
+            rest = left[job_id] - pct / 100 * step_s
+            left[job_id] = rest if rest > 1e-9 else 0.0
+        now_s += step_s
+        ended_s |= {i: now_s for i, rest in left.items() if rest == 0 and i not in ended_s}
+    assert [i for i in must_end if ended_s[i] > deadlines_s[i] + 1e-6] == []
 
 
 def _progress(job: SlaqJob, left_gpu_s: float, epochs: float) -> SlaqJob:
