@@ -46,7 +46,7 @@ def _window(
     options = tuple(
         TraceOption(
             name=c.name, cost_gpu_s=costs.retrain_gpu_s(c, n_train or 1), predicted_quality=predicted.get(c.name),
-            measured_quality=known.get(c.name),
+            measured_quality=known.get(c.name), epochs=c.epochs,
         )
         for c in configs
         if c.name in predicted or c.name in known

@@ -1,6 +1,7 @@
 """Ekya's policies on the recorded traces, beside the published figures: every policy, predicted profiles, noise, figures 2.6 to 2.11b.
 
-Run: driftbox bench ekya [--seeds 3] [--windows 6] [--jobs 1] [--only NAME ...] [--plots DIR] [--json FILE]
+Run: driftbox bench ekya [--seeds 3] [--windows 6] [--jobs 1] [--only NAME ...] [--plots DIR] [--json FILE] [--page FILE]
+(the tables and pictures of the documentation: --plots docs/img --page docs/scheduler.md)
 
 Needs the authors' table in ../shared/data/traces beside the source tree. Streams: 13 cities, each going round its recorded windows;
 k streams are the first k of a shuffled order, figures are means over `--seeds` orders. As the authors' simulator: 2 s of preparation
@@ -10,25 +11,28 @@ a window without compute, no floor, one pool of GPUs, no pruning. Published: fig
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from edge.plotting import line_style, picture
 from edge.simulate.source import TABLE_OVERHEAD_S, read_source
 from edge.simulate.sweep import Setting, fixed_by_hold_out, link, run_many
-from scheduler.registry import UNIFORM_FAMILY, make_policy
+from scheduler.registry import UNIFORM_FAMILY
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/data/traces/ekya_cityscapes_microprofiles.csv"
 BASE = Setting(profiles="true", min_quality=0.0, overhead_s=TABLE_OVERHEAD_S, prune=False)
 TEN = 10
 GPUS = (1, 2, 4, 8)
 EKYA = "thief-thorough"
-PLANNERS = ("thief", "thief-repeat", "thief-thorough", "optimal", "lookahead")
+OURS = "lookahead"
+PLANNERS = ("thief", "thief-repeat", EKYA, "optimal", OURS)
 #: The paper names its uniform variants (configuration, percent to inference); 1 is the dear configuration, 2 the cheap one.
 VARIANTS = {"(1,50)": "uniform(high,50)", "(2,30)": "uniform(low,30)", "(2,50)": "uniform(low,50)", "(2,90)": "uniform(low,90)"}
 THRESHOLD = 0.75
@@ -98,19 +102,6 @@ class Study:
         return self.means([(s, policy) for s in settings], windows)
 
 
-def known_planners() -> tuple[str, ...]:
-    """Those of `PLANNERS` that are registered."""
-    return tuple(name for name in PLANNERS if _registered(name))
-
-
-def _registered(name: str) -> bool:
-    try:
-        make_policy(name)
-    except Exception:
-        return False
-    return True
-
-
 # --- printing ---------------------------------------------------------------------------------------------------------
 
 
@@ -136,10 +127,11 @@ def policies(study: Study, plots: Path | None) -> dict[str, Any]:
     heading(f"policies: {TEN} streams, true profiles, mean quality per number of GPUs")
     row("", [f"{g} GPU" for g in GPUS])
     settings = [replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS]
-    names = (*known_planners(), "fixed-resources", "fixed-config", *UNIFORM_FAMILY, "no-retrain")
-    table = {name: study.line(settings, name) for name in names}
-    for name, cells in table.items():
-        row(name, cells)
+    names = (*PLANNERS, "fixed-resources", "fixed-config", *UNIFORM_FAMILY, "no-retrain")
+    table = {}
+    for name in names:
+        table[name] = study.line(settings, name)
+        row(name, table[name])
     cellular = link(*CLOUDS["cellular"][:2], *CLOUD_MB)
     table["cloud"] = study.line([replace(s, network=cellular) for s in settings], "cloud")
     row("cloud (cellular)", table["cloud"])
@@ -153,10 +145,10 @@ def policies(study: Study, plots: Path | None) -> dict[str, Any]:
 def predicted(study: Study, plots: Path | None) -> dict[str, Any]:
     """Recorded predictions against true ones: what wrong beliefs cost, and what calibration saves."""
     out: dict[str, Any] = {}
-    for windows, what in ((3, "first pass, nothing repeats"), (24, "24 windows, cities go round 8 times")):
+    for windows, what in ((3, "first pass, nothing repeats"), (12, "12 windows, cities go round 4 times")):
         heading(f"predicted profiles: points against true ones, {TEN} streams, {what}; to reach: -1 or better")
         row("", [f"{g} GPU" for g in GPUS])
-        for name in known_planners():
+        for name in ("thief-repeat", "optimal", OURS):
             exact = study.line([replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS], name, windows)
             for label, calibrate, react in (
                 ("as predicted", False, False),
@@ -178,24 +170,25 @@ def noise(study: Study, plots: Path | None) -> dict[str, Any]:
     heading(f"figure 2.11b: noise on predictions, {TEN} streams; points lost against none (published; to reach at 20 %: -2)")
     row("", [f"{g} GPU" for g in GPUS])
     out: dict[str, Any] = {}
-    for calibrate in (False, True):
-        what = "calibrated" if calibrate else "as told"
-        for eps, published in FIG_2_11B.items():
-            settings = [replace(BASE, streams=TEN, gpus=float(g), noise=eps, calibrate=calibrate and eps > 0) for g in GPUS]
-            cells = study.line(settings, EKYA)
-            out[f"{what} {eps:g}"] = cells
+    row("published, without noise", list(FIG_2_11B[0.0]))
+    for eps, published in FIG_2_11B.items():
+        if eps:
+            row(f"published, {eps:.0%}", points([a - b for a, b in zip(published, FIG_2_11B[0.0], strict=True)]))
+    for policy, calibrate in ((EKYA, False), (EKYA, True), (OURS, False), (OURS, True)):
+        what = f"{policy}, {'calibrated' if calibrate else 'as told'}"
+        for eps in FIG_2_11B:
+            settings = [
+                replace(BASE, streams=TEN, gpus=float(g), noise=eps, calibrate=calibrate and eps > 0, react=False) for g in GPUS
+            ]
+            cells = out[f"{what}, {eps:g}"] = study.line(settings, policy)
             if eps:
-                lost = [a - b for a, b in zip(cells, out[f"{what} 0"], strict=True)]
-                row(f"{EKYA}, {what}, {eps:.0%}", points(lost))
-                if not calibrate:
-                    row(f"published, {eps:.0%}", points([a - b for a, b in zip(published, FIG_2_11B[0.0], strict=True)]))
+                row(f"{what}, {eps:.0%}", points([a - b for a, b in zip(cells, out[f"{what}, 0"], strict=True)]))
             else:
-                row(f"{EKYA}, mean without noise", cells)
-                row("published, without noise", list(published))
+                row(f"{policy}, without noise", cells)
     if plots:
         with picture(plots / "ekya_noise.svg", 2) as (ours, theirs):
             for eps, published in FIG_2_11B.items():
-                ours.plot(GPUS, out[f"as told {eps:g}"], label=f"noise {eps:.0%}", marker="o", ms=4)
+                ours.plot(GPUS, out[f"{EKYA}, as told, {eps:g}"], label=f"noise {eps:.0%}", marker="o", ms=4)
                 theirs.plot(GPUS, published, label=f"noise {eps:.0%}", marker="x", ms=5, ls=":")
             theirs.plot(GPUS, FIG_2_11B_UNIFORM, label="uniform(2,50)", ls="--", marker="x", ms=5, color="gray")
             uniform = study.line([replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS], "uniform(low,50)")
@@ -209,6 +202,7 @@ def streams(study: Study, plots: Path | None) -> dict[str, Any]:
     """Figure 2.6: quality along the number of streams, and the capacity table that goes with it."""
     out: dict[str, Any] = {}
     ours = {"Ekya": EKYA, **VARIANTS}
+    more = (OURS, "no-retrain")
     for gpus, published in FIG_2_6.items():
         heading(f"figure 2.6: {gpus} GPU, mean quality along the number of streams")
         row("", [str(n) for n in FIG_2_6_STREAMS])
@@ -217,15 +211,20 @@ def streams(study: Study, plots: Path | None) -> dict[str, Any]:
             cells = out[f"{gpus} {name}"] = study.line(settings, policy)
             row(policy, cells)
             row(f"  published {name}", list(published[name]))
-        row("no-retrain", study.line(settings, "no-retrain"))
+        for policy in more:
+            out[f"{gpus} {policy}"] = study.line(settings, policy)
+            row(policy, out[f"{gpus} {policy}"])
     if plots:
-        with picture(plots / "ekya_streams.svg", 2) as panels:
-            for panel, (gpus, published) in zip(panels, FIG_2_6.items(), strict=True):
+        for gpus, published in FIG_2_6.items():
+            with picture(plots / f"ekya_streams_{gpus}gpu.svg", 2) as (recorded, paper):
                 for number, (name, policy) in enumerate(ours.items()):
-                    color = f"C{number}"
-                    panel.plot(FIG_2_6_STREAMS, out[f"{gpus} {name}"], label=policy, color=color, **line_style(policy))
-                    panel.plot(FIG_2_6_STREAMS, published[name], label=f"paper {name}", color=color, **line_style("paper"))
-                finish(panel, "streams", f"{gpus} GPU")
+                    cells, color = out[f"{gpus} {name}"], f"C{number}"
+                    recorded.plot(FIG_2_6_STREAMS, cells, label=policy, color=color, **line_style(policy))
+                    paper.plot(FIG_2_6_STREAMS, published[name], label=name, color=color, **line_style("paper"))
+                for policy, color in zip(more, ("black", "gray"), strict=True):
+                    recorded.plot(FIG_2_6_STREAMS, out[f"{gpus} {policy}"], label=policy, color=color, **line_style(policy))
+                finish(recorded, "streams", f"recorded traces, {gpus} GPU")
+                finish(paper, "streams", f"published, figure 2.6, {gpus} GPU")
     out["capacity"] = capacity(study, ours)
     return out
 
@@ -235,14 +234,14 @@ def capacity(study: Study, ours: Mapping[str, str]) -> dict[str, Any]:
     heading("capacity: most streams (of 2, 4, ..., 12) whose mean reaches a threshold; 1 GPU / 2 GPUs")
     row("", [f">= {THRESHOLD}", ">= 0.85", "published"], 12)
     counts, out = range(2, 13, 2), {}
-    for name, policy in {**ours, "": "no-retrain"}.items():
+    for name, policy in {**ours, " ": OURS, "": "no-retrain"}.items():
         found: dict[tuple[float, int], int] = {}
         for gpus in (1, 2):
             cells = study.line([replace(BASE, streams=n, gpus=float(gpus)) for n in counts], policy)
             for threshold in (THRESHOLD, 0.85):
                 found[threshold, gpus] = max((n for n, q in zip(counts, cells, strict=True) if q >= threshold), default=0)
         shown = [f"{found[t, 1]} / {found[t, 2]}" for t in (THRESHOLD, 0.85)]
-        row(policy, [*shown, "{} / {}".format(*CAPACITY[name]) if name else "-"], 12)
+        row(policy, [*shown, "{} / {}".format(*CAPACITY[name]) if name in CAPACITY else "-"], 12)
         out[policy] = {f"{t:g} {g}": n for (t, g), n in found.items()}
     return out
 
@@ -255,23 +254,26 @@ def provisioning(study: Study, plots: Path | None) -> dict[str, Any]:
     ekya = study.line(settings, EKYA)
     family = [study.line(settings, name) for name in UNIFORM_FAMILY]
     best = [max(cells) for cells in zip(*family, strict=True)]
-    idle = study.line(settings, "no-retrain")
-    for name, cells in ((EKYA, ekya), ("best uniform", best), ("no-retrain", idle)):
+    idle, ours = study.line(settings, "no-retrain"), study.line(settings, OURS)
+    for name, cells in ((EKYA, ekya), (OURS, ours), ("best uniform", best), ("no-retrain", idle)):
         row(name, cells)
     for name, published in FIG_2_8.items():
         row(f"  published {name}", list(published))
     more = [replace(BASE, streams=TEN, gpus=float(g)) for g in (16, 32)]
     far = [max(cells) for cells in zip(*(study.line(more, name) for name in UNIFORM_FAMILY), strict=True)]
-    print(f"best uniform at 16 and 32 GPUs: {far[0]:.3f} {far[1]:.3f}; {EKYA} at 4: {ekya[2]:.3f} (paper: 4 GPUs beat 16)")
+    print(
+        f"best uniform at 16 and 32 GPUs: {far[0]:.3f} {far[1]:.3f}; at 4: {EKYA} {ekya[2]:.3f}, {OURS} {ours[2]:.3f} (paper: beats 16)"
+    )
     if plots:
         with picture(plots / "ekya_gpus.svg") as (panel,):
             for number, (name, cells) in enumerate((("Ekya", ekya), ("best uniform", best))):
                 label = EKYA if name == "Ekya" else name
                 panel.plot(GPUS, cells, label=label, color=f"C{number}", **line_style(label))
                 panel.plot(GPUS, FIG_2_8[name], label=f"paper {name}", color=f"C{number}", **line_style("paper"))
+            panel.plot(GPUS, ours, label=OURS, color="black", **line_style(OURS))
             panel.plot(GPUS, idle, label="no-retrain", color="gray", **line_style("no-retrain"))
             finish(panel, "GPUs", f"{TEN} streams")
-    return {EKYA: ekya, "best uniform": best, "no-retrain": idle, "best uniform at 16, 32": far}
+    return {EKYA: ekya, OURS: ours, "best uniform": best, "no-retrain": idle, "best uniform at 16, 32": far}
 
 
 def factors(study: Study, plots: Path | None) -> dict[str, Any]:
@@ -284,11 +286,14 @@ def factors(study: Study, plots: Path | None) -> dict[str, Any]:
         out[policy] = study.line(settings, policy)
         row(policy, out[policy])
         row("  published", list(published))
+    out[OURS] = study.line(settings, OURS)
+    row(OURS, out[OURS])
     if plots:
         with picture(plots / "ekya_factors.svg", 2) as (ours, theirs):
             for policy, published in FIG_2_10A.items():
                 ours.plot(FIG_2_10A_GPUS, out[policy], label=policy, **line_style(policy))
                 theirs.plot(FIG_2_10A_GPUS, published, label=policy, **line_style("paper"))
+            ours.plot(FIG_2_10A_GPUS, out[OURS], label=OURS, color="black", **line_style(OURS))
             finish(ours, "GPUs", "recorded traces")
             finish(theirs, "GPUs", "published, figure 2.10a")
     return out
@@ -323,9 +328,10 @@ def cloud(study: Study, plots: Path | None) -> dict[str, Any]:
         (out[name],) = study.line([replace(setting, network=link(up, down, *CLOUD_MB))], "cloud")
         row(f"cloud, {name}", [out[name], f"({published:.3f})", f"models back after {arrives_s:.1f} s"], 12)
     (out["no-retrain"],) = study.line([setting], "no-retrain")
-    (out[EKYA],) = study.line([setting], EKYA)
+    (out[EKYA],), (out[OURS],) = study.line([setting], EKYA), study.line([setting], OURS)
     row("no-retrain", [out["no-retrain"]], 12)
     row(EKYA, [out[EKYA], f"({CLOUD_EKYA:.3f})"], 12)
+    row(OURS, [out[OURS]], 12)
     return out
 
 
@@ -343,7 +349,7 @@ SECTIONS: dict[str, Callable[[Study, Path | None], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def main(arguments: Sequence[str]) -> int:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="driftbox bench ekya", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3, help="orders of the streams to average over")
     parser.add_argument("--windows", type=int, default=6, help="windows after the first one")
@@ -351,7 +357,35 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these tables only")
     parser.add_argument("--plots", type=Path, help="folder for the figures (SVG)")
     parser.add_argument("--json", type=Path, help="file for the numbers")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--page", type=Path, help="Markdown page whose tables are replaced by these")
+    return parser
+
+
+class Tee(io.StringIO):
+    """Keeps what is written, and passes it on."""
+
+    def __init__(self, onward: TextIO) -> None:
+        super().__init__()
+        self._onward = onward
+
+    def write(self, text: str) -> int:
+        self._onward.write(text)
+        self._onward.flush()
+        return super().write(text)
+
+
+def into_page(page: str, name: str, table: str) -> str:
+    """The page with the block between `<!-- table: NAME -->` and `<!-- end -->` replaced. Raises ValueError when there is none."""
+    begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no '{begin.strip()}' ... '{end}'")
+    return f"{before}{begin}```\n{table.strip()}\n```\n{end}{after}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = make_parser().parse_args(arguments)
     if not TABLE.exists():
         print("bench ekya needs the authors' table: ../shared/data/traces/ekya_cityscapes_microprofiles.csv", file=sys.stderr)
         return 3
@@ -362,7 +396,12 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{asked.seeds} orders of the streams, {asked.windows} windows; seed 0: high is {fixed['high']}, low is {fixed['low']}"
     )
-    numbers = {name: SECTIONS[name](study, asked.plots) for name in asked.only}
+    numbers = {}
+    for name in asked.only:
+        with contextlib.redirect_stdout(Tee(sys.stdout)) as printed:
+            numbers[name] = SECTIONS[name](study, asked.plots)
+        if asked.page:
+            asked.page.write_text(into_page(asked.page.read_text(encoding="utf-8"), name, printed.getvalue()), encoding="utf-8")
     rate = 60 * study.runs / max(study.taken_s, 1e-9)
     print(f"\n{study.runs} windows of the box in {study.taken_s:.0f} s: {rate:.0f} windows a minute")
     if asked.json:
