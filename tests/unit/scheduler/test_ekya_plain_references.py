@@ -113,6 +113,20 @@ def test_the_thief_takes_the_decisions_of_the_plain_listing(snapshot: Snapshot, 
     assert plan.steps == looked_at
 
 
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("shape", ["sampled", "linear"])
+def test_the_same_at_the_size_of_the_paper(shape: str, repeat: bool) -> None:
+    knobs = sampled_knobs() if shape == "sampled" else linear_knobs()
+    given = random_snapshot(3, streams=10, gpus=8, configs=18, knobs=knobs)
+    _, pairs, looked_at = plain_thief(given, 1, repeat=repeat)
+    plan = (thief_repeat if repeat else thief)(given)
+    assert [s.infer_pct for s in plan.streams] == [10 * infer for infer, _ in pairs]
+    assert [s.train_pct for s in plan.streams if s.retrain] == [
+        10 * train for s, (_, train) in zip(plan.streams, pairs, strict=True) if s.retrain
+    ]
+    assert plan.steps == looked_at > 380
+
+
 @settings(max_examples=100, deadline=None)
 @given(problems(most_streams=5, most_quanta=11))
 def test_the_exact_plan_equals_the_plain_dynamic_program(snapshot: Snapshot) -> None:
