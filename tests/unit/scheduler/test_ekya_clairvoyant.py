@@ -118,12 +118,9 @@ def test_it_is_the_best_of_all_schedules(snapshot: Snapshot) -> None:
     assert clairvoyant(snapshot, exhaustive=True).quality == pytest.approx(best, abs=1e-9)
 
 
-@pytest.mark.parametrize("knobs", [sampled_knobs(), linear_knobs()])
 @pytest.mark.parametrize("floor", [0.0, 0.3])
-def test_it_is_the_best_of_all_schedules_where_there_is_something_to_train(
-    knobs: tuple[KnobProfile, ...], floor: float
-) -> None:
-    made = [random_snapshot(seed, streams=2, gpus=0.5, configs=2, knobs=knobs, min_quality=floor) for seed in range(12)]
+def test_it_is_the_best_of_all_schedules_where_there_is_something_to_train(floor: float) -> None:
+    made = [random_snapshot(seed, streams=2, gpus=0.5, configs=2, min_quality=floor) for seed in range(12)]
     made = [replace(s, speed=SPEED, train_max_pct=30) for s in made]
     found = [clairvoyant(s) for s in made]
     assert [best.quality for best in found] == [pytest.approx(flat_optimum(s), abs=1e-9) for s in made]
