@@ -14,6 +14,7 @@ a run that ends with more streams below the floor than must be starts again from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -140,7 +141,7 @@ class _Search:
         for job in jobs:
             kind = self.jobs[job][1]
             self.held[job] = held = self._taken_from(pair[kind])
-            self.lost[job] = value(stream, _plus(pair, kind, -held)) - now if held else -np.inf
+            self.lost[job] = self._loss(stream, pair, kind, held)
             won = [value(stream, _plus(pair, kind, amount)) - now for amount in self.amounts]
             self.won[self.amounts.start :, job], self.most[job] = won, max(won)
         if len(jobs) == 2:
@@ -150,6 +151,12 @@ class _Search:
                 turned = _plus(_plus(pair, kind, other), 1 - kind, -other)
                 self.turned[job] = value(stream, turned) - now if other else -np.inf
 
+    def _loss(self, stream: int, pair: Pair, kind: int, amount: int) -> float:
+        """What a stream's value changes by when a job of it loses `amount` quanta; -inf for none."""
+        if amount == 0:
+            return -math.inf
+        return self.picker.value(stream, _plus(pair, kind, -amount)) - self.picker.value(stream, pair)
+
     def _taken_from(self, share: int) -> int:
         """The quanta that one steal takes from a job which holds `share`."""
         if share >= self.steal_quanta:
@@ -158,7 +165,7 @@ class _Search:
 
     def below_count(self) -> int:
         """Streams below the floor under the incumbent."""
-        return sum(self.picker.estimators[v].value(*self._shares(v))[1] for v in range(len(self.pairs)))
+        return sum(self.picker.value(v, pair) < 0 for v, pair in enumerate(self.pairs))
 
     def repeat(self) -> _Search:
         """Sweep until stable. It ends: every accepted steal improves the rank, and there are finitely many allocations."""
@@ -190,10 +197,9 @@ class _Search:
             self.picker.calls += 1
             if value(own, pairs[own]) - before + missed > self.least:
                 return pairs
-            now = value(stream, pairs[stream])
             for job in self.jobs_of_stream[stream]:
-                other = self.jobs[job][1]
-                lost[job] = value(stream, _plus(pairs[stream], other, -1)) - now if pairs[stream][other] else -np.inf
+                kind_there = self.jobs[job][1]
+                lost[job] = self._loss(stream, pairs[stream], kind_there, min(1, pairs[stream][kind_there]))
         return None
 
     def trains_useless(self) -> bool:
@@ -201,10 +207,6 @@ class _Search:
         views = self.picker.snapshot.streams
         chosen = [self.picker.choice(v, pair).retrain for v, pair in enumerate(self.pairs)]
         return any(option is not None and not is_useful(option, view) for view, option in zip(views, chosen, strict=True))
-
-    def _shares(self, stream: int) -> tuple[int, int]:
-        infer, train = self.pairs[stream]
-        return infer * self.picker.quantum_pct, train * self.picker.quantum_pct
 
 
 def _count(held: np.ndarray) -> int:
