@@ -78,7 +78,8 @@ _NEEDS: dict[str, Needs] = {
 
 
 #: How far a plan may be changed to fit on the GPUs, by the name before any bracket; others may be changed in every way. A split
-#: stays the split, only smaller; a fixed configuration is trained or not.
+#: stays the split, only smaller; a fixed configuration is trained or not. lookahead names the shares of a first phase; the estimate
+#: that a repair goes by sees no second one and would undo them.
 _LATITUDE: dict[str, Latitude] = {
     "fair": Latitude(grow=False),
     "fixed-resources": Latitude(grow=False),
@@ -87,6 +88,7 @@ _LATITUDE: dict[str, Latitude] = {
     "cached": Latitude(grow=False),
     "fixed-config": Latitude(swap=False),
     "uniform": Latitude(grow=False, swap=False),
+    "lookahead": Latitude(grow=False, swap=False),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which job lies on which GPU: Ekya section 4 ("allocations are in fractions of a GPU"), several GPUs as bins with two sizes.
+"""Which job lies on which GPU: several GPUs (Ekya section 4) as bins of two sizes, share and memory.
 
 A share below 100 lies on one device. A larger one takes whole devices (all that each of them gives out) and at most one part of
 another. Memory is the second size: an inference job holds its knobs' memory while it has a share, a training job holds its own from
