@@ -490,6 +490,8 @@ class BoxEngine:
         job = stream.judged
         if job is None or job.raw is None or job.start_quality is None:
             return
+        if job.raw.cost_gpu_s <= 0 or job.used_gpu_s <= 0:
+            return  # nothing is learnt from what cost nothing; calibration wants costs above 0
         seen = Observation(
             stream=stream.id, window=self.state.window, option=job.raw.name, start_quality=job.start_quality,
             predicted_quality=job.raw.end_quality, predicted_gpu_s=job.raw.cost_gpu_s, realised_gpu_s=job.used_gpu_s,
