@@ -268,7 +268,8 @@ def decide_ekya(data: Any, clock: Clock | None = None, *, explain: bool = False)
     plan = policy(snapshot)
     plan_ms = (clock() - started_s) * 1000 if clock else None
     pool = replace(snapshot, gpus=())
-    best = plan if plan.policy == "optimal" and not snapshot.gpus else optimal(pool)
+    wanted = policy(pool) if snapshot.gpus else plan
+    best = wanted if wanted.policy == "optimal" else optimal(pool)
     answer = EkyaAnswer(
         policy=given.policy,
         expected_quality=plan.expected_quality,
@@ -276,7 +277,7 @@ def decide_ekya(data: Any, clock: Clock | None = None, *, explain: bool = False)
         spare_pct=plan.spare_pct,
         steps=plan.steps,
         optimal_quality=best.expected_quality,
-        streams=_stream_answers(snapshot, plan),
+        streams=_stream_answers(snapshot, plan, wanted),
         placement=[PlacementAnswer(**vars(p)) for p in plan.placement],
     )
     if not explain:
@@ -365,9 +366,19 @@ def _traits(given: TraitsInput) -> Traits:
     return Traits(**given.model_dump() | {"class_frac": tuple(given.class_frac)})
 
 
-def _stream_answers(snapshot: Snapshot, plan: Plan) -> list[StreamAnswer]:
+def _stream_answers(snapshot: Snapshot, plan: Plan, wanted: Plan) -> list[StreamAnswer]:
+    """wanted: what the same policy plans for one pool of all GPUs."""
     speed, back_s = SpeedCurve.of(snapshot), snapshot_arrival_s(snapshot)
-    return [_stream_answer(view, s, speed, back_s) for view, s in zip(snapshot.streams, plan.streams, strict=True)]
+    answers = [_stream_answer(view, s, speed, back_s) for view, s in zip(snapshot.streams, plan.streams, strict=True)]
+    return [
+        answer if pooled == planned else answer.model_copy(update={"why": f"{answer.why}; as one pool: {_wish(pooled)}"})
+        for answer, planned, pooled in zip(answers, plan.streams, wanted.streams, strict=True)
+    ]
+
+
+def _wish(planned: StreamPlan) -> str:
+    training = f", '{planned.retrain}' at {planned.train_pct} pct" if planned.retrain and planned.source == "box" else ""
+    return f"'{planned.knobs}' at {planned.infer_pct} pct{training}" if planned.knobs else f"no inference{training}"
 
 
 def _stream_answer(view: StreamView, planned: StreamPlan, speed: SpeedCurve, back_s: float) -> StreamAnswer:

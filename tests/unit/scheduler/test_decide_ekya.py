@@ -65,7 +65,7 @@ def test_what_the_document_says_about_the_two_gpus() -> None:
     assert (pool["streams"][2]["retrain"], pool["streams"][2]["expected_quality"]) == ("big batch", pytest.approx(0.74))
     for gpu in given["gpus"]:
         del gpu["memory_mib"]
-    assert decide_ekya(given)["streams"] == pool["streams"]
+    assert decide_ekya(given)["streams"] == pool["streams"], "and no word of a pool where the GPUs made no difference"
 
 
 def test_the_document_names_every_policy_and_key() -> None:
