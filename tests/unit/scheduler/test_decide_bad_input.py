@@ -238,14 +238,12 @@ def test_odd_inputs_are_planned(path: Path, value: Any, policy: str) -> None:
     check_answer(given_, decide_ekya(given_))
 
 
-@pytest.mark.parametrize("policy", ["thief-repeat", "no-retrain"])
-def test_ten_thousand_cameras_are_planned(policy: str) -> None:
+def test_ten_thousand_cameras_are_planned() -> None:
     stream = {"quality": 0.5, "knobs": [{"name": "full", "demand_pct": 1, "quality_frac": 1.0}]}
     given_ = {
         "window": {"seconds": 100.0},
         "capacity_pct": 1000,
         "quantum_pct": 10,
-        "policy": policy,
         "streams": [{"id": f"s{n}", **stream} for n in range(10_000)],
     }
     check_answer(given_, decide_ekya(given_))
@@ -321,13 +319,13 @@ def decided(given_: Any) -> None:
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(given_=anything)
 def test_any_json_is_refused_or_planned(given_: Any) -> None:
     decided(given_)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(given_=mutated())
 def test_any_accident_to_a_good_input_is_refused_or_planned(given_: dict[str, Any]) -> None:
     decided(given_)
@@ -371,7 +369,7 @@ def valid(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(given_=valid())
 def test_every_valid_input_gets_a_plan_that_adds_up_and_ends_in_time(given_: dict[str, Any]) -> None:
     answer, problems = asked(given_)

@@ -82,7 +82,7 @@ def running_fits(snapshot: Snapshot) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(snapshot=problems())
 def test_every_plan_can_be_carried_out(name: str, snapshot: Snapshot) -> None:
     policy = make_policy(name)
@@ -135,7 +135,7 @@ def fits_somewhere(knobs: KnobProfile, snapshot: Snapshot) -> bool:
 
 
 @pytest.mark.parametrize("name", ["thief", "thief-repeat", "optimal"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(snapshot=problems())
 def test_no_plan_on_gpus_beats_the_pool(name: str, snapshot: Snapshot) -> None:
     if running_fits(snapshot):
@@ -151,7 +151,7 @@ def test_no_plan_on_gpus_beats_the_pool(name: str, snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(snapshot=problems())
 def test_a_plan_that_packs_is_left_as_it_is(name: str, snapshot: Snapshot) -> None:
     policy = make_policy(name)
@@ -166,7 +166,7 @@ def test_a_plan_that_packs_is_left_as_it_is(name: str, snapshot: Snapshot) -> No
 
 
 @pytest.mark.parametrize("name", ["fair", "fixed-resources", "no-retrain", "uniform(high,50)", "uniform(low,30)", "cloud"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(snapshot=problems())
 def test_a_split_only_ever_shrinks(name: str, snapshot: Snapshot) -> None:
     if running_fits(snapshot):
