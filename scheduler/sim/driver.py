@@ -97,12 +97,14 @@ class _Job:
 @dataclass
 class VirtualDriver:
     """Feeds the engine in virtual time. speed: relative throughput curve of a share (empty: proportional).
-    used_gpu_s: compute spent so far by kind of job (`KINDS`), jobs that were cancelled included."""
+    used_gpu_s: compute spent so far by kind of job (`KINDS`), jobs that were cancelled included. keep_log: whether `log` is kept (a few
+    hundred kB a window)."""
 
     engine: BoxEngine
     world: World
     speed: tuple[tuple[float, float], ...] = ()
     now_s: float = 0.0
+    keep_log: bool = True
     log: list[tuple[Event, list[Command]]] = field(default_factory=list)
     used_gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS.values(), 0.0))
     _timers: dict[str, float] = field(default_factory=dict)
@@ -165,7 +167,8 @@ class VirtualDriver:
 
     def _deliver(self, event: Event) -> None:
         commands = self.engine.handle(event)
-        self.log.append((event, commands))
+        if self.keep_log:
+            self.log.append((event, commands))
         answers = [answer for command in commands if (answer := self._execute(command)) is not None]
         for answer in answers:
             self._deliver(answer)

@@ -64,6 +64,7 @@ def simulate(trace: Trace, policy: str, config: EngineConfig, *, overhead_s: flo
     simulator, 2 s); None: all of them run on the box and cost what the trace says.
     """
     driver, world, events = virtual_box(trace, policy, config, overhead_s)
+    driver.keep_log = False
     end_s = trace.windows * trace.window_s
     # Not quite to the end: there the next window opens, of which the trace says nothing.
     driver.run(events, until_s=end_s - 1e-6 * trace.window_s)

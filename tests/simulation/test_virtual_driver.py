@@ -182,6 +182,16 @@ def test_the_same_run_twice_is_the_same_to_the_byte() -> None:
     assert len(logs[0]) > 50
 
 
+def test_without_its_log_the_run_is_the_same() -> None:
+    with_log, without = ScriptedWorld(), ScriptedWorld()
+    run(with_log, until_s=250)
+    driver = VirtualDriver(BoxEngine(ENGINE), without, keep_log=False)
+    cameras: list[Event] = [CameraAdded(at_s=0, stream=s, knobs=KNOBS, version=s, quality=0.5) for s in ("a", "b")]
+    driver.run([*cameras, BoxStarted(at_s=0, window=1)], 250)
+    assert driver.log == []
+    assert (without.answers, without.shares) == (with_log.answers, with_log.shares)
+
+
 def test_time_stops_at_until() -> None:
     driver = run(ScriptedWorld(), until_s=50)
     assert driver.now_s == 50
