@@ -22,9 +22,12 @@ What a window changes (ours; SLAQ knows no deadlines, and in S6 it delays the jo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from configs.errors import UsageError
 from scheduler.ekya.estimate import SpeedCurve
@@ -230,11 +233,12 @@ class _Case:
 
 
 def _least_units(asked: _Asked, cap: int, gpu_s: float, seconds: float) -> int | None:
-    """Fewest quanta that deliver `gpu_s` in `seconds`; None when `cap` do not."""
-    enough = gpu_s * (1 - _TOL_FRAC)
+    """Fewest quanta that deliver `gpu_s` in `seconds`; None when `cap` do not. Throughput is taken as never falling with the share."""
     if gpu_s <= 0:
         return 0
-    return next((u for u in range(1, cap + 1) if asked.gpu_s(u, seconds) >= enough), None) if math.isfinite(gpu_s) else None
+    enough = gpu_s * (1 - _TOL_FRAC)
+    found = 1 + bisect_left(range(1, cap + 1), enough, key=lambda units: asked.gpu_s(units, seconds))
+    return found if found <= cap else None
 
 
 def _constant_needs(cases: Sequence[_Case], units: int) -> list[int | None]:
@@ -251,44 +255,41 @@ def _constant_needs(cases: Sequence[_Case], units: int) -> list[int | None]:
 def _latest_needs(cases: Sequence[_Case], asked: _Asked) -> list[int | None]:
     """For `finish`, which runs jobs one after another: quanta without which a job, or all jobs up to some deadline together, could not
     end in time any more if they were served again only after REACH epochs. None: not promised."""
-    found: list[int | None] = [None] * len(cases)
-    promised: list[int] = []
-    for j in _by_need(cases):
-        if not cases[j].timed:
-            found[j] = 0
-        elif _in_time([*promised, j], cases, asked):
-            promised.append(j)
-    promised.sort(key=lambda j: cases[j].ends_in_s)
-    free = asked.units
+    found: list[int | None] = [None if case.timed else 0 for case in cases]
+    promised = _in_time(cases, asked)
+    latest_s = max((case.ends_in_s for case in cases), default=0.0)
+    free, work_gpu_s, done_gpu_s = asked.units, 0.0, 0.0
     for place, j in enumerate(promised):
         case = cases[j]
         reach_s = min(REACH * asked.epoch_s, case.ends_in_s)
         after_s = case.ends_in_s - reach_s
-        own = case.job.left_gpu_s - asked.gpu_s(case.cap, after_s)
-        # all that end up to here share the budget afterwards; what they cannot do then must be done now
-        together = sum(cases[i].job.left_gpu_s for i in promised[: place + 1]) - asked.gpu_s(asked.units, after_s)
-        done = sum(asked.gpu_s(found[i] or 0, reach_s) for i in promised[:place])
+        work_gpu_s += case.job.left_gpu_s
+        need = _least_units(asked, case.cap, case.job.left_gpu_s - asked.gpu_s(case.cap, after_s), reach_s) or 0
+        # all jobs up to a deadline share the budget afterwards; what they cannot do then, they must do now, before later ones
         last_of_its_time = place + 1 == len(promised) or cases[promised[place + 1]].ends_in_s > case.ends_in_s
-        alone = _least_units(asked, case.cap, own, reach_s) or 0
-        rest = _least_units(asked, case.cap, together - done, reach_s) if last_of_its_time and _has_rivals(cases, case) else 0
-        found[j] = min(free, max(alone, case.cap if rest is None else rest))
-        free -= found[j] or 0
+        if last_of_its_time and case.ends_in_s < latest_s:
+            together_gpu_s = work_gpu_s - asked.gpu_s(asked.units, after_s) - done_gpu_s
+            rest = _least_units(asked, case.cap, together_gpu_s, reach_s)
+            need = max(need, case.cap if rest is None else rest)
+        found[j] = need = min(free, need)
+        free -= need
+        done_gpu_s += asked.gpu_s(need, reach_s)
     return found
 
 
-def _in_time(chosen: Sequence[int], cases: Sequence[_Case], asked: _Asked) -> bool:
-    """Whether the budget suffices for all of `chosen` up to each deadline (served one after another, earliest deadline first)."""
-    work_gpu_s = 0.0
-    for j in sorted(chosen, key=lambda j: cases[j].ends_in_s):
-        work_gpu_s += cases[j].job.left_gpu_s
-        if work_gpu_s * (1 - _TOL_FRAC) > asked.gpu_s(asked.units, cases[j].ends_in_s):
-            return False
-    return True
-
-
-def _has_rivals(cases: Sequence[_Case], case: _Case) -> bool:
-    """Whether a job with a later deadline, or none, could take what the jobs up to this deadline need."""
-    return any(other.ends_in_s > case.ends_in_s for other in cases)
+def _in_time(cases: Sequence[_Case], asked: _Asked) -> list[int]:
+    """Jobs that the budget can bring to their deadlines all together, served earliest deadline first, in that order; chosen by need."""
+    order = [j for j in sorted(range(len(cases)), key=lambda j: cases[j].ends_in_s) if cases[j].timed]
+    place = {j: i for i, j in enumerate(order)}
+    # GPU-seconds that may still be promised up to each deadline
+    slack_gpu_s = np.array([asked.gpu_s(asked.units, max(0.0, cases[j].ends_in_s)) for j in order]) * (1 + _TOL_FRAC)
+    chosen = set()
+    for j in _by_need(cases):
+        work_gpu_s = cases[j].job.left_gpu_s
+        if cases[j].timed and slack_gpu_s[place[j] :].min() >= work_gpu_s:
+            slack_gpu_s[place[j] :] -= work_gpu_s
+            chosen.add(j)
+    return [j for j in order if j in chosen]
 
 
 def _by_need(cases: Sequence[_Case]) -> list[int]:
