@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from scheduler.ekya import microprofile
-from scheduler.ekya.calibration import correct
+from scheduler.ekya.calibration import correct, present
 from scheduler.ekya.timeline import Completion, Held, held_by, play_window
 from scheduler.registry import make_policy
 from scheduler.sim.random_profiles import sampled_knobs
@@ -40,12 +40,14 @@ Predict = Callable[["CityWindow", np.random.Generator], tuple[RetrainOption, ...
 
 @dataclass(frozen=True, kw_only=True)
 class CityWindow:
-    """One camera in one window. options: as predicted; measured: name -> end quality (0-1); epochs, hp: name -> number;
+    """One camera in one window. quality: of the serving model, measured; labelled: what the profiler's few labels said of it;
+    options: as predicted; measured: name -> end quality (0-1); epochs, hp: name -> number;
     trial_gpu_s: hp -> GPU-seconds of a trial of 5 epochs on a tenth of its data."""
 
     city: str
     window: int
     quality: float
+    labelled: float
     options: tuple[RetrainOption, ...]
     measured: dict[str, float]
     epochs: dict[str, int]
@@ -69,6 +71,7 @@ def _city_window(city: str, window: int, rows: Sequence[dict[str, str]]) -> City
         city=city,
         window=window,
         quality=statistics.median(float(r["default_inference_acc_actual"]) for r in rows),
+        labelled=statistics.median(float(r["default_inference_acc_pred"]) for r in rows),
         options=tuple(
             RetrainOption(
                 name=name,
@@ -153,6 +156,12 @@ def observed(camera: CityWindow, stream: str, window: int, option: RetrainOption
         predicted_quality=option.end_quality, realised_quality=camera.measured[option.name],
         predicted_gpu_s=option.cost_gpu_s, realised_gpu_s=option.cost_gpu_s,
     )  # fmt: skip
+
+
+def labelled(camera: CityWindow) -> Observation:
+    """What a gate tells of the serving model, for `present`."""
+    seen = observed(camera, camera.city, camera.window, camera.options[0])
+    return replace(seen, start_quality=camera.labelled, serving_quality=camera.quality)
 
 
 # --- a box over many windows ------------------------------------------------------------------------------------------
@@ -276,11 +285,20 @@ def print_errors(simulation: Simulation, boxes: int) -> None:
             options = correct(c.options, stream=city, quality=c.quality, history=history, families=c.hp)
             left_out += [(o.end_quality - c.measured[o.name], o.quality_sd, c.epochs[o.name]) for o in options]
     _print_error("corrected by all other cities' rows", left_out)
+    windows = list(simulation.table.values())
+    believed = [
+        present(c.labelled, stream=c.city, history=[labelled(other) for other in windows if other.city != c.city])
+        for c in windows
+    ]
+    _print_error("serving quality, as few labels say", [(c.labelled - c.quality, 0.0, 0) for c in windows])
+    _print_error(
+        "the same, believed (other cities' gates)", [(b - c.quality, 0.0, 0) for b, c in zip(believed, windows, strict=True)]
+    )
 
 
 def _print_error(label: str, errors: Sequence[tuple[float, float, int]]) -> None:
     error, sd, epochs = (np.array(column) for column in zip(*errors, strict=True))
-    bias = "/".join(f"{100 * np.median(error[epochs == e]):+.1f}" for e in (5, 15, 30))
+    bias = "/".join(f"{100 * np.median(error[epochs == e]):+.1f}" for e in (5, 15, 30)) if epochs.any() else "-"
     inside = [f"{np.mean(np.abs(error) <= m * sd):>8.0%}" if sd.any() else f"{'-':>8}" for m in (1, 2)]
     print(
         f"  {label:<42}{100 * np.median(np.abs(error)):>10.1f} {100 * np.mean(np.abs(error)):>8.1f}  {bias:>18} {' '.join(inside)}"
