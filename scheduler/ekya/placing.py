@@ -345,7 +345,7 @@ class Layout:
         found = self.known.get((seats, room_pct, room_mib))
         if found is None:
             others = self._together(seats[:-1], room_pct, room_mib)
-            uses = self._alone(seats[-1], room_pct, room_mib)
+            uses = self._alone(seats[-1], room_pct)
             number = seats[-1].number
             found = _front(
                 (
@@ -359,14 +359,14 @@ class Layout:
             self.known[seats, room_pct, room_mib] = found
         return found
 
-    def _alone(self, seat: _Seat, room_pct: int, room_mib: float) -> list[_Use]:
-        found = self.known.get((seat, room_pct, room_mib))
+    def _alone(self, seat: _Seat, room_pct: int) -> list[_Use]:
+        found = self.known.get((seat, room_pct))
         if found is None:
-            found = self.known[seat, room_pct, room_mib] = _front(self._uses(seat, room_pct, room_mib), room_pct)
+            found = self.known[seat, room_pct] = _front(self._uses(seat, room_pct), room_pct)
         return found
 
-    def _uses(self, seat: _Seat, room_pct: int, room_mib: float) -> Iterator[_Use]:
-        """What one stream may take of the room; its chain holds just the setting."""
+    def _uses(self, seat: _Seat, room_pct: int) -> Iterator[_Use]:
+        """What one stream may take of the room, whatever memory that needs; its chain holds just the setting."""
         menu, infer_base, train_base = self.menus[seat.number], seat.infer_base, seat.train_base
         infers = [seat.infer_pct] if infer_base is None else menu.shares("infer", infer_base, room_pct)
         trains = [seat.train_pct] if train_base is None else menu.shares("train", train_base, room_pct)
@@ -378,7 +378,7 @@ class Layout:
             for setting in menu.settings(infer_pct, train_pct):
                 mib = setting.infer_mib if infer_part else 0.0
                 mib += setting.train_mib if train_part or train_base == 0 else 0.0
-                if setting.infer_mib <= seat.infer_most and setting.train_mib <= seat.train_most and mib <= room_mib:
+                if setting.infer_mib <= seat.infer_most and setting.train_mib <= seat.train_most:
                     yield (*setting.worth(), infer_part + train_part, mib, (setting,))
 
     def home(self, key: Key) -> Home:

@@ -68,6 +68,34 @@ def problems(draw: st.DrawFn) -> Snapshot:
     return replace(on_gpus(made, gpus), speed=draw(st.sampled_from([(), ((0.0, 0.0), (40.0, 0.7), (100.0, 1.0))])))
 
 
+#: Inference that wants more than one device, with more memory the better it sees.
+WIDE = tuple(
+    KnobProfile(name=f"w{pct}", demand_pct=pct, quality_frac=frac, memory_mib=mib)
+    for pct, frac, mib in ((20, 0.3, 1), (90, 0.6, 2), (130, 0.8, 3), (170, 0.9, 5), (230, 1.0, 7))
+)
+
+
+@st.composite
+def wide_problems(draw: st.DrawFn) -> Snapshot:
+    """Few cameras, jobs that spread over several devices, some of which give out less than a whole GPU."""
+    sizes, memory = st.sampled_from([100, 100, 90, 60]), st.sampled_from([None, 6.0, 9.0])
+    gpus = tuple(Gpu(id=f"g{n}", capacity_pct=draw(sizes), memory_mib=draw(memory)) for n in range(draw(st.integers(2, 5))))
+    made = random_snapshot(
+        draw(st.integers(0, 10_000)),
+        streams=draw(st.integers(1, 3)),
+        gpus=1,
+        configs=draw(st.integers(0, 4)),
+        knobs=WIDE,
+        quantum_pct=draw(st.sampled_from([10, 15])),
+        window_s=draw(st.sampled_from([30.0, 100.0])),
+        estimate=draw(st.sampled_from(["static", "hand-back"])),
+        running_frac=draw(st.sampled_from([0.0, 0.5])),
+    )
+    looks = Traits(class_frac=(1.0,))
+    past = tuple(replace(v, traits=looks, cached=(CachedModel(name="m", traits=looks),)) for v in made.streams)
+    return on_gpus(replace(made, streams=past), gpus)
+
+
 def running_fits(snapshot: Snapshot) -> bool:
     """Can the memory of what is in progress be held at all? By all ways of laying it out."""
     held = [view.retrain[0].memory_mib for view in snapshot.streams if view.running]
@@ -100,6 +128,17 @@ def test_every_plan_can_be_carried_out(name: str, snapshot: Snapshot) -> None:
     for view in snapshot.streams:
         assert view.running is None or (view.id, "train") in placed_jobs, "what is running keeps its place"
     check_estimates(snapshot, plan, only_useful=not name.startswith("uniform"), ahead=name == "lookahead")
+
+
+@pytest.mark.parametrize("name", ["thief-repeat", "optimal", "fair", "uniform(high,50)", "no-retrain"])
+@settings(max_examples=40, deadline=None)
+@given(snapshot=wide_problems())
+def test_jobs_over_several_devices_can_be_carried_out(name: str, snapshot: Snapshot) -> None:
+    if running_fits(snapshot):
+        plan = make_policy(name)(snapshot)
+        plan.check(snapshot.capacity_pct)
+        assert placement_problems(snapshot, plan) == []
+        check_estimates(snapshot, plan, only_useful=not name.startswith("uniform"), ahead=False)
 
 
 def check_estimates(snapshot: Snapshot, plan: Plan, *, only_useful: bool, ahead: bool) -> None:
