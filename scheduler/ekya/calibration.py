@@ -281,10 +281,12 @@ class _Rows:
         cell = np.array([cells.setdefault((o.stream, o.window), len(cells)) for o in past], int)
         mine = np.array([o.stream == stream for o in past], bool)
         kind = np.zeros((len(past), kinds.names + kinds.families))
-        for row, seen in enumerate(past):
-            kind[row, list(kinds.columns.get(seen.option, ()))] = 1.0
+        if kinds.columns and past:
+            columns = np.array([kinds.columns[o.option] for o in past])
+            np.put_along_axis(kind, columns, 1.0, axis=1)
         newest = max((o.window for o in past), default=0)
-        fade = np.array([0.5 ** ((newest - o.window) / prior.half_life_windows) for o in past])
+        age = newest - np.array([o.window for o in past], float)
+        fade = 0.5 ** (age / prior.half_life_windows)
         return cls(x=np.hstack([base, mine[:, None], kind]), cell=cell, mine=mine, fade=fade, kinds=kinds)
 
 
@@ -407,7 +409,8 @@ def _check(options: Sequence[RetrainOption], quality: float, history: Sequence[O
         if not (math.isfinite(option.cost_gpu_s) and option.cost_gpu_s >= 0):
             raise ValueError(f"calibration needs a finite cost, got {option}")
     for seen in history:
-        qualities = (seen.start_quality, seen.predicted_quality, seen.realised_quality, seen.serving_quality or 0.0)
-        costs = (seen.predicted_gpu_s, seen.realised_gpu_s)
-        if not all(math.isfinite(q) for q in qualities) or not all(math.isfinite(c) and c > 0 for c in costs):
+        numbers = seen.start_quality + seen.predicted_quality + seen.realised_quality + (seen.serving_quality or 0.0)
+        costs = seen.predicted_gpu_s + seen.realised_gpu_s
+        # a sum is finite only if all its parts are
+        if not math.isfinite(numbers + costs) or seen.predicted_gpu_s <= 0 or seen.realised_gpu_s <= 0:
             raise ValueError(f"calibration needs finite qualities and costs above 0, got {seen}")
