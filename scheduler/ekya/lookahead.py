@@ -17,9 +17,11 @@ and the same total for training at each moment completes nothing earlier, and a 
 ratios is not below the least). `clairvoyant` uses that to be exact.
 
 The search. Lists are improved by the best insertion, replacement, removal or move of one stream's retraining, all of them priced
-at once from the tables of the list as it is: the knobs chosen without the move stay feasible with it, so the price is a lower
-bound. With a speed curve that falls off (MPS) or a limit per job, several retrainings at once are better: then lists are also
-tried at fixed widths, each job in list order getting up to `width` quanta, and played through exactly.
+exactly and at once: U without the stream is known for every phase of the list, and the stream joins with each of its options. With
+a speed curve that falls off (MPS) or a limit per job, several retrainings at once are better. Then lists are tried at several
+widths, each job in list order getting up to `width` quanta. The formula, with S(b) the throughput of all of them, is then a guide
+only (it lets the first job have all of it), so every list is played through before it counts. Static plans played with planning
+anew are candidates too. A large problem is cut into groups of streams.
 
 Floors come first in every phase: training never takes a quantum that would leave one more stream under the floor than all quanta
 for inference would. The plan names the shares of the first phase; the engine plans again at each completion (receding horizon).
@@ -259,7 +261,10 @@ def climb(pricer: Pricer, jobs: Sequence[Job]) -> View:
         better = [c for c in pricer.changes(view) if c.value > view.value + _tolerance(view.value)]
         if not better:
             return view
-        view = _together(pricer, view, _best_per_stream(better))
+        better_view = _together(pricer, view, _best_per_stream(better))
+        if better_view.value <= view.value:  # float noise
+            return view
+        view = better_view
 
 
 def _best_per_stream(changes: Sequence[Change]) -> list[Change]:
