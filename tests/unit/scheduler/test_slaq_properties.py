@@ -69,7 +69,7 @@ def test_what_is_not_finite_is_refused_at_the_door(bad: float) -> None:
 # --- forecasts --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_history, kinds, st.none() | any_loss, st.sampled_from([0.6, 0.8, 1.0]), st.integers(0, 40))
 def test_any_finite_history_gives_a_prediction_that_never_rises(
     losses: list[float], kind: str, target: float | None, decay: float, refit_from: int
@@ -130,7 +130,7 @@ def test_fits_are_as_good_as_a_general_solver_from_many_starts(kind: str) -> Non
 
         least = losses.min()
         if kind == "linear":
-            starts = [[1.0, mu, c * least] for mu in (0.3, 0.6, 0.9, 0.98) for c in (0.0, 0.5, 0.95)]
+            starts = [[1.0, mu, c * least] for mu in (0.3, 0.8, 0.98) for c in (0.0, 0.9)]
             bounds = ([0, 1e-6, 0], [np.inf, 1 - 1e-6, np.inf])
         else:
             starts = [[a, b, 1.0, d * least] for a, b in ((0.0, 0.1), (0.02, 0.0), (0.01, 0.1)) for d in (0.0, 0.5, 0.95)]
@@ -247,7 +247,7 @@ def window_jobs(draw: st.DrawFn) -> list[SlaqJob]:
     return jobs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     window_jobs(),
     st.integers(0, 300),
@@ -299,7 +299,7 @@ def promised(jobs: Sequence[SlaqJob], total: int) -> set[str]:
     return {s.id for s in answer.jobs if s.can_end}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data(), st.sampled_from(["sum", "minmax", "finish"]))
 def test_a_job_that_can_end_in_time_does(data: st.DataObject, objective: str) -> None:
     """The closed loop: shares move every 10 s on news of the epochs, and every job promised its end at the start keeps it."""
