@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,11 @@ def test_one_retraining_by_hand() -> None:
     assert [(s.from_s, s.to_s, s.quality) for s in run.segments] == [(0, 40, (0.5,)), (40, 100, (0.9,))]
     assert run.quality == pytest.approx(0.5 * 0.4 + 0.9 * 0.6)
     assert run.end_quality == (0.9,)
+
+
+def test_a_share_above_what_one_job_can_use_trains_no_faster() -> None:
+    limited = replace(snapshot(view("a", 0.5, 0.9, 20)), train_max_pct=40)
+    assert [play_window(limited, [held(pct)], keep).segments[0].to_s for pct in (20, 40, 80)] == [100, 50, 50]
 
 
 def test_what_has_not_ended_is_thrown_away() -> None:
@@ -77,7 +84,7 @@ def test_both_end_at_once() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from(["thief-repeat", "optimal", "uniform(high,50)"]))
+@given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from(["thief-repeat", "optimal", "lookahead", "uniform(high,50)"]))
 def test_planning_anew_is_consistent(seed: int, streams: int, name: str) -> None:
     """Time is covered without holes, shares never exceed the capacity, and nothing trained twice."""
     given_snapshot = random_snapshot(seed, streams=streams, gpus=1, configs=4)
