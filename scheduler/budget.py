@@ -54,7 +54,7 @@ def moved(
 
 
 def _epoch_s(shares: dict[str, int], running: dict[str, Running]) -> float:
-    fastest_s = min(job.pace_gpu_s() / (shares[id] / 100) for id, job in running.items())
+    fastest_s = min((job.pace_gpu_s() / (shares[id] / 100) for id, job in running.items() if shares[id] > 0), default=0.0)
     return max(_MIN_EPOCH_S, _EPOCHS_AHEAD * fastest_s)
 
 

@@ -426,7 +426,7 @@ class BoxEngine:
         """SLAQ: what the plan gave to training moves between the retrainings that run, by what each promises per GPU-second. On
         several devices only between those that lie on the same one."""
         state, moved = self.state, False
-        for group in budget.groups([s for s in _sorted(state.streams) if s.live and s.running and s.train_pct > 0]):
+        for group in budget.groups([s for s in _sorted(state.streams) if s.live and s.running and s.running.in_budget]):
             shares = budget.moved(
                 group, self.config, objective=objective, now_s=at_s, ends_s=state.ends_s, since_s=state.moved_s,
                 forecasts=self._forecasts,
@@ -608,6 +608,8 @@ class BoxEngine:
             stream.infer_pct = entry.infer_pct
             if not stream.gating:
                 stream.train_pct = entry.train_pct
+                if stream.running is not None:
+                    stream.running.in_budget = entry.train_pct > 0
                 stream.gpu_pct = tuple(
                     (p.gpu, p.share_pct) for p in plan.placement if p.stream == entry.id and p.kind == "train"
                 )

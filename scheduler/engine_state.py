@@ -110,6 +110,7 @@ class Running:
     losses: list[float] = field(default_factory=list)
     qualities: list[tuple[int, float]] = field(default_factory=list)
     expected: Expected = field(default_factory=Expected)
+    in_budget: bool = True  # the newest plan gave it a share (SLAQ may take and give it back; a plan's pause it must not lift)
     below_fair_s: float = 0.0  # how long it has had less than its part of the training budget
 
     def pace_gpu_s(self) -> float:
