@@ -421,6 +421,16 @@ def test_a_training_job_may_take_whole_devices() -> None:
     assert plan.expected_quality > 0.9 * make_policy("optimal").policy(snapshot).expected_quality
 
 
+def test_a_device_without_the_memory_is_not_taken_whole() -> None:
+    # what is left of the retraining needs more than one device; the second one is free, but too small for it
+    running = view("A", 0.5, need=20, memory=8, options=(option("slow", 0.9, 120, memory=5),), running=True)
+    for second_mib, expected in ((3.0, None), (5.0, "slow")):
+        snapshot = snapshot_of(running, gpus=(Gpu(id="a", memory_mib=20), Gpu(id="b", memory_mib=second_mib)))
+        plan = make_policy("optimal")(snapshot)
+        assert plan.streams[0].retrain == expected
+        assert placement_problems(snapshot, plan) == []
+
+
 def test_what_comes_from_elsewhere_shrinks_with_the_inference() -> None:
     looks = Traits(class_frac=(1.0,))
     kept = replace(view("A", 0.5), traits=looks, cached=(CachedModel(name="old", traits=looks),))
