@@ -49,9 +49,9 @@ _NEVER = 1e15
 #: Retrainings that end within this part of each other's time end at once.
 _SAME_TIME = 1e-12
 
-#: Streams times quanta: up to which a second start of the search and static plans for comparison are cheap, or cost nothing.
-_SMALL = 1_000
-_TINY = 200
+#: Streams times quanta up to which: static plans are played even where the priced search is exact; the search has a second start;
+#: static plans are planned anew at completions.
+_TINY, _SMALL, _MEDIUM = 200, 500, 1_000
 
 #: Streams squared times quanta that are searched in one piece, and how much more a speed curve that falls off takes.
 _WORK_MOST = 1_000_000
@@ -458,12 +458,12 @@ def _played_static(problem: Problem) -> list[Timeline]:
     priced = problem.proportional and problem.snapshot.min_quality <= 0
     if priced and problem.size > _TINY:
         return []
-    policies: tuple[Callable[[Snapshot], Plan], ...] = (optimal, thief_repeat) if problem.size <= _SMALL else (optimal,)
+    policies: tuple[Callable[[Snapshot], Plan], ...] = (optimal, thief_repeat) if problem.size <= _MEDIUM else (optimal,)
     certain = _certain(problem.snapshot)
     runs = []
     for policy in policies:
         start = held_by(policy(certain))
-        runs.append(play_window(certain, start, replan(policy) if problem.size <= _SMALL else keep))
+        runs.append(play_window(certain, start, replan(policy) if problem.size <= _MEDIUM else keep))
     return [_timeline_of(problem, run, certain) for run in runs if run.segments]
 
 
