@@ -49,10 +49,11 @@ _BATCH = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Constant shares from one completion to the next."""
+    """Constant shares from one completion to the next. done: ids of the streams that have their new model by then."""
 
     lasts_s: float
     held: tuple[Held, ...]
+    done: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +65,9 @@ class Best:
     nodes: int
 
     def rule(self, completion: Completion) -> tuple[Held, ...]:
-        """The schedule as a rule of `timeline.play_window`, found by the time of the completion."""
-        ends = itertools.accumulate(s.lasts_s for s in self.schedule)
-        starts = [0.0, *ends][: len(self.schedule)]
-        return min(zip(starts, self.schedule, strict=True), key=lambda pair: abs(pair[0] - completion.at_s))[1].held
+        """The schedule as a rule of `timeline.play_window`, found by who has ended."""
+        over = {view.id for view in completion.snapshot.streams if not view.retrain}
+        return max((s for s in self.schedule if s.done <= over), key=lambda s: len(s.done)).held
 
 
 def clairvoyant(snapshot: Snapshot, *, exhaustive: bool = False) -> Best:
@@ -224,18 +224,17 @@ def _serial(window: _Window) -> Best:
         # Of equals the fastest: more of the window is left.
         quanta = window.quanta - int(np.argmin(loss[::-1]))
         lasts_s = work[v, choice] / window.speed[quanta]
-        held = _held(window, state_now, {v: (choice, quanta)})
-        schedule.append(Stretch(lasts_s=lasts_s, held=held))
+        schedule.append(_stretch(window, lasts_s, state_now, {v: (choice, quanta)}))
         total += lasts_s * window.value[state_now, window.quanta - quanta]
         at_s += lasts_s
         state_now += choice * window.strides[v]
     total += (window.window_s - at_s) * window.value[state_now, -1]
-    schedule.append(Stretch(lasts_s=window.window_s - at_s, held=_held(window, state_now, {})))
+    schedule.append(_stretch(window, window.window_s - at_s, state_now, {}))
     return Best(quality=_mean(window, total), schedule=tuple(schedule), nodes=window.states)
 
 
-def _held(window: _Window, state: int, training: dict[int, tuple[int, int]]) -> tuple[Held, ...]:
-    """Shares with the models of `state` while the streams in `training` train (choice, quanta)."""
+def _stretch(window: _Window, lasts_s: float, state: int, training: dict[int, tuple[int, int]]) -> Stretch:
+    """With the models of `state`, while the streams in `training` train (choice, quanta)."""
     step = window.snapshot.quantum_pct
     left = window.quanta - sum(quanta for _, quanta in training.values())
     infer = window.inference.table(window.quality[:, state][None, :]).quanta[0, :, left]
@@ -244,7 +243,8 @@ def _held(window: _Window, state: int, training: dict[int, tuple[int, int]]) -> 
         choice, quanta = training.get(v, (0, 0))
         name = window.options[v][choice - 1].name if choice else None
         held.append(Held(infer_pct=float(infer[v] * step), train_pct=float(quanta * step), retrain=name))
-    return tuple(held)
+    done = frozenset(view.id for v, view in enumerate(window.snapshot.streams) if window.choice[v, state] > 0)
+    return Stretch(lasts_s=lasts_s, held=tuple(held), done=done)
 
 
 def _mean(window: _Window, total: float) -> float:
@@ -289,7 +289,7 @@ class _Search:
     def run(self) -> Best:
         window = self.window
         self._visit(_Node(0, 0, _work(window), window.window_s, 0.0, ()))
-        schedule = tuple(Stretch(lasts_s=s, held=_held(window, state, training)) for s, state, training in self.path)
+        schedule = tuple(_stretch(window, lasts_s, state, training) for lasts_s, state, training in self.path)
         return Best(quality=_mean(window, self.best), schedule=schedule, nodes=self.nodes)
 
     def _visit(self, node: _Node) -> None:

@@ -206,6 +206,14 @@ def test_side_by_side_where_the_speed_falls_off() -> None:
     assert best.quality == pytest.approx(0.5 + 0.3 * 0.8)
 
 
+@pytest.mark.parametrize("exhaustive", [False, True])
+def test_what_costs_nothing_is_there_at_once(exhaustive: bool) -> None:
+    given_snapshot = snapshot_of(view("A", 0.5, (0.9, 0.0)), view("B", 0.5, (0.8, 0.0), (0.9, 6.0)), view("C", 0.5))
+    best = clairvoyant(given_snapshot, exhaustive=exhaustive)
+    assert played(given_snapshot, best).quality == pytest.approx(best.quality, abs=1e-12)
+    assert best.quality == pytest.approx((0.9 + 0.5 * 0.15 + 0.9 * 0.85 + 0.5) / 3)  # 40 % train for 15 s
+
+
 def test_what_cannot_end_is_not_begun() -> None:
     best = clairvoyant(snapshot_of(view("A", 0.5, (0.9, 80.0))))
     assert [[h.retrain for h in s.held] for s in best.schedule] == [[None]]
