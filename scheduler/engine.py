@@ -396,15 +396,19 @@ class BoxEngine:
         )
 
     def _priced(self, option: RetrainOption) -> RetrainOption:
-        gate_gpu_s = self.config.gate_frames * self.state.golden_gpu_s
-        cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + gate_gpu_s
+        cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + self._gate_gpu_s()
         return replace(option, cost_gpu_s=cost / self.state.delivered_frac, memory_mib=self.config.train_memory_mib)
+
+    def _gate_gpu_s(self) -> float:
+        return self.config.gate_frames * self.state.golden_gpu_s
 
     def _epoch_done(self, event: EpochDone) -> None:
         running = self._running(event.stream, event.report.job)
         if running is None:
             return
         _note_epoch(running, event)
+        if running.trained():
+            return
         why = react.left_prediction(running, self.config) if self.config.react else ""
         if why:
             react.refit(running)
@@ -426,7 +430,7 @@ class BoxEngine:
         """SLAQ: what the plan gave to training moves between the retrainings that run, by what each promises per GPU-second. On
         several devices only between those that lie on the same one."""
         state, moved = self.state, False
-        for group in budget.groups([s for s in _sorted(state.streams) if s.live and s.running and s.running.in_budget]):
+        for group in budget.groups([s for s in _sorted(state.streams) if _exchangeable(s)]):
             shares = budget.moved(
                 group, self.config, objective=objective, now_s=at_s, ends_s=state.ends_s, since_s=state.moved_s,
                 forecasts=self._forecasts,
@@ -657,7 +661,7 @@ class BoxEngine:
         job = self._job(stream.id, "train")
         stream.running = Running(
             job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
-            start_quality=stream.quality, started_s=self.state.replanned_s, expected=stream.expected.get(name, Expected()),
+            start_quality=stream.quality, gate_gpu_s=min(self._gate_gpu_s(), option.cost_gpu_s), started_s=self.state.replanned_s, expected=stream.expected.get(name, Expected()),
         )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
@@ -761,6 +765,12 @@ def best_affordable(knobs: tuple[KnobProfile, ...], share_pct: float) -> KnobPro
     """The best knobs `share_pct` can carry; the cheapest when none fits but there is a share (frames will be skipped); else None."""
     cheapest = min(knobs, key=lambda k: (k.demand_pct, k.name), default=None) if share_pct > 0 else None
     return best_knobs(knobs, share_pct) or cheapest
+
+
+def _exchangeable(stream: StreamState) -> bool:
+    """Does its training share belong to the budget that SLAQ may move?"""
+    running = stream.running
+    return stream.live and running is not None and running.in_budget and not running.trained()
 
 
 def _note_epoch(running: Running, event: EpochDone) -> None:

@@ -107,6 +107,7 @@ class Running:
     used_gpu_s: float = 0.0
     epoch: int = 0
     last_epoch_gpu_s: float = 0.0
+    gate_gpu_s: float = 0.0  # part of the option's cost that comes after the last epoch
     losses: list[float] = field(default_factory=list)
     qualities: list[tuple[int, float]] = field(default_factory=list)
     expected: Expected = field(default_factory=Expected)
@@ -124,7 +125,12 @@ class Running:
             return self.option.cost_gpu_s
         left = max(0, self.config.epochs - self.epoch)
         pace = self.last_epoch_gpu_s or self.used_gpu_s / self.epoch
-        return max(pace * left, self.option.cost_gpu_s * left / self.config.epochs)
+        training_gpu_s = self.option.cost_gpu_s - self.gate_gpu_s
+        return max(pace * left, training_gpu_s * left / self.config.epochs) + self.gate_gpu_s
+
+    def trained(self) -> bool:
+        """All epochs are done: it only waits to be handed over, and must keep its share until then."""
+        return self.epoch >= self.config.epochs
 
 
 @dataclass(kw_only=True)

@@ -80,7 +80,8 @@ def refit(running: Running) -> None:
     if running.epoch >= 2 and running.last_epoch_gpu_s > 0 and running.expected.epoch_gpu_s > 0:
         # The option's cost moves with the pace, so that what is left is judged by what an epoch really takes.
         scale = running.last_epoch_gpu_s / running.expected.epoch_gpu_s
-        running.option = replace(running.option, cost_gpu_s=running.option.cost_gpu_s * scale)
+        cost_gpu_s = (running.option.cost_gpu_s - running.gate_gpu_s) * scale + running.gate_gpu_s
+        running.option = replace(running.option, cost_gpu_s=cost_gpu_s)
         running.expected = replace(running.expected, epoch_gpu_s=running.last_epoch_gpu_s)
 
 

@@ -149,7 +149,7 @@ def test_a_pace_that_leaves_the_prediction_plans_anew_with_the_new_cost() -> Non
     assert made[0].reasons[0] == "planned anew: a: an epoch takes 3.00 GPU-s, predicted 2.00"
     running = engine.state.streams["a"].running
     assert running is not None
-    assert running.left_gpu_s() == pytest.approx(8 / 10 * 1.5 * (20.0 + 0.5))
+    assert running.left_gpu_s() == pytest.approx(8 / 10 * 1.5 * 20.0 + 0.5), "and the gate still to come"
 
 
 @pytest.mark.parametrize(("pace", "reacts"), [(1.5, True), (1.7, False), (2.4, False), (2.6, True)])
@@ -297,6 +297,19 @@ def test_configurations_that_never_pay_are_no_longer_profiled() -> None:
 def test_without_slaq_shares_stay_as_planned() -> None:
     engine = box()
     assert epoch(engine, "a", 1, 30.0, loss=1.0) == []
+
+
+@pytest.mark.parametrize("objective", ["sum", "minmax", "finish"])
+def test_a_job_that_only_waits_to_be_handed_over_keeps_its_share(objective: str) -> None:
+    """Its last epoch is done, so SLAQ sees no gain in it; without a share it could not end."""
+    engine = box(replace(CONFIG, slaq=objective, react=False))  # type: ignore[arg-type]
+    for number in range(1, 11):
+        epoch(engine, "a", number, 20.0 + number, quality=0.5 + 0.03 * number)
+    held = engine.state.streams["a"].train_pct
+    assert held > 0
+    for number in (1, 2, 3):
+        epoch(engine, "b", number, 31.0 + number, quality=0.5 + 0.05 * number)
+    assert engine.state.streams["a"].train_pct == held
 
 
 @pytest.mark.parametrize("objective", ["sum", "minmax", "finish"])
