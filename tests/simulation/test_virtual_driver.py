@@ -73,10 +73,7 @@ class ScriptedWorld:
             job, stream = command.job, command.stream
             if stream in self.failing:
                 return Work(gpu_s=3.0, finish=lambda t: note(JobFailed(at_s=t, job=job, stream=stream, code="nan")))
-            epochs = tuple(
-                (2.0 * n, lambda t, n=n: note(_epoch(t, job, stream, n)))  # type: ignore[misc]
-                for n in range(1, 4)
-            )
+            epochs = tuple((2.0 * n, lambda t, n=n: note(_epoch(t, job, stream, n))) for n in range(1, 4))
             return Work(
                 gpu_s=8.0,
                 milestones=epochs,
