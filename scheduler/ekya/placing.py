@@ -26,6 +26,7 @@ from configs.errors import ConfigError
 from scheduler.ekya.estimate import QUALITY_TOL, Choice, SpeedCurve, StreamEstimator, best_knobs
 from scheduler.ekya.pack import (
     MEMORY_TOL_MIB,
+    NODES,
     Home,
     Job,
     check_gpus,
@@ -40,6 +41,13 @@ from scheduler.types import Plan, Snapshot, StreamPlan, StreamView
 #: Settlements of one device that a repair may use over those that the start needs: the most, the least, and how the number falls
 #: between them as streams grow, since a trial costs more then.
 TRIES_MOST, TRIES_LEAST, TRIES_STREAMS = 1000, 200, 40_000
+
+#: By how many quanta less the policy is asked to plan, one after the other, for another start; and up to how many streams.
+FEWER_QUANTA = (1, 2, 3, 5, 8)
+STREAMS_REPLANNED = 50
+
+#: Starts that are repaired, the best ones first.
+STARTS = 2
 
 #: Combinations kept while a device is settled; only many kinds of memory reach it.
 _FRONT_MOST = 400
@@ -262,6 +270,10 @@ class Layout:
         setting = self.now[key[0]]
         return setting.infer_pct if key[1] == "infer" else setting.train_pct
 
+    def is_placed(self, key: Key) -> bool:
+        """Has the job a share, or is it running and keeps its place without one?"""
+        return self.share_pct(key) > 0 or (key[1] == "train" and self.menus[key[0]].running)
+
     def siblings(self, gpu: int) -> Iterator[Key]:
         """The other job of every job that lies here."""
         return ((number, "train" if kind == "infer" else "infer") for number, kind in self.here[gpu])
@@ -388,8 +400,13 @@ class Layout:
         if share > 0:
             return wholes if share == base else (*wholes, (self.part[key], share - base))
         if key[1] == "train" and self.menus[key[0]].running:
-            return ((self.part[key] if key in self.part else wholes[0][0], 0),)
+            # one that nobody made room for holds no memory that counts
+            return ((self.part.get(key, wholes[0][0] if wholes else 0), 0),)
         return ()
+
+    def has_seated(self, keys: Iterable[Key]) -> bool:
+        """Has each of these jobs a device?"""
+        return all(key in self.part or self.whole.get(key) for key in keys)
 
 
 # --- moves ----------------------------------------------------------------------------------------------------------------
@@ -416,25 +433,31 @@ class Move:
 
 @dataclass(frozen=True)
 class Widen:
-    """The job takes an empty device as its own and keeps its part."""
+    """The job takes a device as its own and keeps its part; whatever lies on the device comes to where that part is."""
 
     key: Key
     gpu: int
 
     def applies(self, layout: Layout) -> bool:
+        menu, kind = layout.menus[self.key[0]], self.key[1]
         wanted_pct = layout.base_pct(self.key) + layout.capacity_pct[self.gpu]
+        planned_pct = menu.planned.infer_pct if kind == "infer" else menu.planned.train_pct
         return (
-            self.key in layout.part
-            and layout.is_empty(self.gpu)
+            layout.part.get(self.key, self.gpu) != self.gpu
+            and self.gpu not in layout.owner
             and not layout.is_repeated(self.gpu)
+            and (layout.is_empty(self.gpu) or wanted_pct <= planned_pct)
             and layout.capacity_pct[self.gpu] > 0
-            and wanted_pct <= layout.menus[self.key[0]].most_pct(self.key[1])
+            and wanted_pct <= menu.most_pct(kind)
             and layout.held_mib(self.key) <= layout.memory_mib[self.gpu]
         )
 
     def apply(self, layout: Layout) -> Sequence[int]:
+        part = layout.part[self.key]
+        for other in tuple(layout.here[self.gpu]):
+            layout.put(other, part)
         layout.take(self.key, self.gpu)
-        return (layout.part[self.key],)
+        return (part,)
 
 
 @dataclass(frozen=True)
@@ -520,58 +543,65 @@ def _is_better(a: tuple[int, float], b: tuple[int, float]) -> bool:
 # --- the start ------------------------------------------------------------------------------------------------------------
 
 
-def _first_layout(snapshot: Snapshot, plan: Plan, latitude: Latitude) -> Layout:
-    """What the plan wants, laid out as well as it goes, every device settled. Errors: ConfigError if the retrainings in progress
-    do not fit into the devices' memory."""
+def _layouts(snapshot: Snapshot, plan: Plan, latitude: Latitude) -> Iterator[Layout]:
+    """What the plan wants, laid out as well as it goes, every device settled: once for each way of seating what is running, except
+    those that do not fit."""
     memory = tuple(math.inf if gpu.memory_mib is None else gpu.memory_mib for gpu in snapshot.gpus)
+    capacity = tuple(gpu.capacity_pct for gpu in snapshot.gpus)
     limited, speed = min(memory) < math.inf, SpeedCurve.of(snapshot)
     menus = [
         Menu(view, planned, snapshot, speed, latitude, limited)
         for view, planned in zip(snapshot.streams, plan.streams, strict=True)
     ]
     wanted = [menu.settings(menu.stop_at(menu.planned.infer_pct), menu.planned.train_pct)[0] for menu in menus]
-    capacity = tuple(gpu.capacity_pct for gpu in snapshot.gpus)
-    layout = Layout(menus, capacity, memory, wanted, here=[[] for _ in snapshot.gpus])
-    _lay_out(layout, _homes_of_running(snapshot, plan))
-    for number, menu in enumerate(menus):
-        infer_pct, train_pct = (layout.share_pct(key) if key in layout.part else layout.base_pct(key) for key in _keys(number))
-        layout.now[number] = menu.settings(infer_pct, train_pct)[0]
-    for gpu in (*range(len(capacity)), *range(len(capacity))):
-        layout.settle(gpu)
-    return layout
+    holding: list[Key] = [(n, "train") for n, now in enumerate(wanted) if limited and menus[n].running and now.train_mib > 0]
+    for running in _homes_of_running(snapshot, plan) if holding else [{}]:
+        layout = Layout(menus, capacity, memory, list(wanted), here=[[] for _ in capacity])
+        _lay_out(layout, running)
+        for number, menu in enumerate(menus):
+            infer_pct, train_pct = (
+                layout.share_pct(key) if key in layout.part else layout.base_pct(key) for key in _keys(number)
+            )
+            layout.now[number] = menu.settings(infer_pct, train_pct)[0]
+        if layout.has_seated(holding) and all(layout.settle(gpu) for _ in range(2) for gpu in range(len(capacity))):
+            yield layout
 
 
-def _homes_of_running(snapshot: Snapshot, plan: Plan) -> dict[Key, int]:
-    """A device for each retraining in progress, by memory alone: there all of them fit, whatever else does not."""
-    paused = [Job(job.stream, job.kind, 0, job.memory_mib) for job in jobs_of_plan(snapshot, plan) if job.kind == "train"]
-    running = [job for job in paused if snapshot.streams[job.stream].running is not None]
-    homes = place(running, snapshot.gpus)
-    if homes is None:
-        text = "the retrainings in progress do not fit into the memory of the GPUs"
-        raise ConfigError(text, problems=(("gpus", text),), remedy="correct memory_mib of the GPUs or of the retrainings")
-    return {(job.stream, job.kind): home[0][0] for job, home in zip(running, homes, strict=True)}
+def _homes_of_running(snapshot: Snapshot, plan: Plan) -> Iterator[dict[Key, int]]:
+    """Devices for the retrainings in progress: with all other jobs, in the order of their shares; then by memory alone, which fits
+    whatever else does not: tightly, and on as few devices as possible, so that others stay free for large shares."""
+    yield {}
+    jobs = [job for job in jobs_of_plan(snapshot, plan) if job.kind == "train" and snapshot.streams[job.stream].running]
+    paused = [Job(job.stream, job.kind, 0, job.memory_mib) for job in jobs if job.memory_mib > 0]
+    largest = sorted(range(len(snapshot.gpus)), key=lambda g: (-(snapshot.gpus[g].memory_mib or math.inf), g))
+    for devices in (range(len(largest)), *(largest[:count] for count in range(1, len(largest)))) if paused else ():
+        homes = place(paused, [snapshot.gpus[g] for g in devices])
+        if homes is not None:
+            yield {(job.stream, job.kind): devices[home[0][0]] for job, home in zip(paused, homes, strict=True)}
+            if len(devices) < len(largest):
+                return
 
 
 def _lay_out(layout: Layout, running: dict[Key, int]) -> None:
-    """Whole devices for the large jobs, then the parts in descending order: best fit, or where most is free."""
+    """Whole devices for the large jobs, then the parts in descending order: best fit, or where most is free. running: devices of
+    those jobs that have one already."""
     for key, gpu in running.items():
         layout.put(key, gpu)
-    keys = [key for number in range(len(layout.menus)) for key in _keys(number) if layout.share_pct(key) > 0]
+    keys = [key for number in range(len(layout.menus)) for key in _keys(number) if layout.is_placed(key)]
     keys.sort(key=lambda key: -layout.share_pct(key))
     left_pct = {key: _wholes_taken(layout, key) for key in keys}
     free_pct = [0 if g in layout.owner else cap for g, cap in enumerate(layout.capacity_pct)]
     free_mib = list(layout.memory_mib)
     for key, gpu in running.items():
-        free_pct[gpu] -= left_pct.get(key, 0)
+        free_pct[gpu] -= left_pct[key]
         free_mib[gpu] -= layout.held_mib(key)
-    rest = sorted((key for key in keys if left_pct[key] > 0 and key not in running), key=lambda key: -left_pct[key])
+    rest = [key for key in keys if key not in running and (left_pct[key] > 0 or key not in layout.whole)]
     shared = [g for g in range(len(free_pct)) if g not in layout.owner]
-    for key in rest if shared else ():
+    for key in sorted(rest, key=lambda key: -left_pct[key]) if shared else ():
         need_pct, need_mib = left_pct[key], layout.held_mib(key)
         fits = [g for g in shared if free_pct[g] >= need_pct and free_mib[g] >= need_mib]
-        gpu = (
-            min(fits, key=lambda g: free_pct[g]) if fits else max(shared, key=lambda g: (free_mib[g] >= need_mib, free_pct[g]))
-        )
+        roomy = max(shared, key=lambda g: (free_mib[g] >= need_mib, free_pct[g]))
+        gpu = min(fits, key=lambda g: free_pct[g]) if fits else roomy
         layout.put(key, gpu)
         free_pct[gpu] -= need_pct
         free_mib[gpu] -= need_mib
@@ -611,9 +641,34 @@ class Placed:
         return self._repaired(offered, plan) if placement is None else replace(plan, placement=placement)
 
     def _repaired(self, snapshot: Snapshot, plan: Plan) -> Plan:
+        """The best of the repairs from the starts that look best. Errors: ConfigError if there is none."""
         goal = sum(s.below_floor for s in plan.streams), -sum(s.expected_quality for s in plan.streams)
-        repair = _Repair(_first_layout(snapshot, plan, self.latitude), goal, tries_for(len(plan.streams)))
-        return _plan_of(snapshot, plan, repair.run(), plan.steps + repair.used)
+        layouts = [layout for start in self._starts(snapshot, plan) for layout in _layouts(snapshot, start, self.latitude)]
+        if not layouts:
+            text = "the retrainings in progress do not fit into the memory of the GPUs"
+            raise ConfigError(text, problems=(("gpus", text),), remedy="correct memory_mib of the GPUs or of the retrainings")
+        repairs = [_Repair(layout, goal, tries_for(len(plan.streams))) for layout in sorted(layouts, key=Layout.rank)[:STARTS]]
+        best = repairs[0].run()
+        for repair in repairs[1:]:
+            if _is_better(goal, best.rank()) and _is_better(repair.run().rank(), best.rank()):
+                best = repair.layout
+        return _plan_of(snapshot, plan, best, plan.steps + sum(repair.used for repair in repairs))
+
+    def _starts(self, snapshot: Snapshot, plan: Plan) -> Iterator[Plan]:
+        """The plan that did not pack, then one for less capacity that does: it may have other jobs in mind."""
+        yield plan
+        if not self.latitude.grow or len(plan.streams) > STREAMS_REPLANNED:
+            return
+        for quanta in FEWER_QUANTA:
+            capacity_pct = snapshot.capacity_pct - quanta * snapshot.quantum_pct
+            if capacity_pct < snapshot.quantum_pct:
+                return
+            smaller = self.policy(replace(snapshot, gpus=(), capacity_pct=capacity_pct))
+            freed_pct = snapshot.capacity_pct - capacity_pct
+            smaller = replace(smaller, policy=plan.policy, spare_pct=smaller.spare_pct + freed_pct)
+            if pack(snapshot, smaller, nodes=NODES // 10) is not None:
+                yield smaller
+                return
 
 
 def placed(policy: Callable[[Snapshot], Plan], latitude: Latitude | None = None) -> Placed:

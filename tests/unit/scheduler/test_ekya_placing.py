@@ -431,6 +431,19 @@ def test_a_device_without_the_memory_is_not_taken_whole() -> None:
         assert placement_problems(snapshot, plan) == []
 
 
+def test_what_runs_makes_room_for_a_large_share() -> None:
+    # tightly by memory alone, the two would sit on the small devices, and no two would be left for C
+    stuck = [
+        view(name, 0.5, need=50, memory=1, options=(option(f"slow {name}", 0.6, 900, memory=5),), running=True) for name in "AB"
+    ]
+    large = view("C", 0.9, need=200, memory=6)
+    gpus = tuple(Gpu(id=f"g{n}", memory_mib=mib) for n, mib in enumerate((7, 11, 7)))
+    plan = make_policy("optimal")(snapshot_of(*stuck, large, gpus=gpus))
+    assert [(s.infer_pct, s.knobs) for s in plan.streams][2] == (200, "full")
+    assert plan.expected_quality >= (0.9 + 0.4 + 0.4) / 3, "and the others still see"
+    assert placement_problems(snapshot_of(*stuck, large, gpus=gpus), plan) == []
+
+
 def test_what_comes_from_elsewhere_shrinks_with_the_inference() -> None:
     looks = Traits(class_frac=(1.0,))
     kept = replace(view("A", 0.5), traits=looks, cached=(CachedModel(name="old", traits=looks),))
