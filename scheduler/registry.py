@@ -24,8 +24,9 @@ from scheduler.ekya.baselines import HIGH, LOW, fixed_config, fixed_resources, n
 from scheduler.ekya.cached import RULES, cached
 from scheduler.ekya.cloud import cloud
 from scheduler.ekya.lookahead import lookahead
+from scheduler.ekya.menu import Latitude
 from scheduler.ekya.optimal import optimal
-from scheduler.ekya.placing import Latitude, Placed, placed
+from scheduler.ekya.placing import Placed, placed
 from scheduler.ekya.thief import fair, thief, thief_repeat, thief_thorough
 from scheduler.types import Plan, Snapshot
 

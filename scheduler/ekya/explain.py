@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scheduler.ekya.estimate import QUALITY_TOL, SHARE_TOL_PCT, Choice, SpeedCurve, duration_s
+from scheduler.ekya.menu import Latitude, Menu
 from scheduler.ekya.pack import knobs_of, option_of
-from scheduler.ekya.placing import Latitude, Menu
 from scheduler.types import Plan, Snapshot, StreamPlan, StreamView
 
 

@@ -59,6 +59,11 @@ def gpu_problems(snapshot: Snapshot) -> list[tuple[str, str]]:
     return problems
 
 
+def limit_mib(gpu: Gpu) -> float:
+    """What jobs may hold of the device's memory; infinity: not limited."""
+    return math.inf if gpu.memory_mib is None else gpu.memory_mib
+
+
 def check_gpus(snapshot: Snapshot) -> None:
     """Errors: ConfigError naming every problem of the snapshot's devices."""
     problems = gpu_problems(snapshot)
@@ -103,9 +108,8 @@ class Bins:
 
     @classmethod
     def of(cls, gpus: Sequence[Gpu]) -> Bins:
-        memory = [math.inf if gpu.memory_mib is None else gpu.memory_mib for gpu in gpus]
         capacity = tuple(gpu.capacity_pct for gpu in gpus)
-        return cls(capacity, list(capacity), memory)
+        return cls(capacity, list(capacity), [limit_mib(gpu) for gpu in gpus])
 
     def put(self, job: Job, home: Home, sign: int = 1) -> None:
         """Take what `job` needs at `home` (sign -1: give it back)."""

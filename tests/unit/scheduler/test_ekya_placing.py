@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from configs.errors import ConfigError
 from scheduler.ekya.estimate import Choice, SpeedCurve, StreamEstimator, best_knobs
+from scheduler.ekya.menu import Latitude
 from scheduler.ekya.optimal import optimal
 from scheduler.ekya.pack import jobs_of_plan, pack, placement_problems
-from scheduler.ekya.placing import Latitude, placed
+from scheduler.ekya.placing import placed
 from scheduler.ekya.thief import thief_repeat
 from scheduler.registry import CACHED_FAMILY, POLICIES, make_policy
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
