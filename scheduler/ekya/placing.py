@@ -34,6 +34,9 @@ TRIES_MOST, TRIES_LEAST, TRIES_STREAMS = 1000, 200, 40_000
 FEWER_QUANTA = (1, 2, 3, 5, 8)
 STREAMS_REPLANNED = 50
 
+#: Mean quality that is not worth looking further for: a hundredth of a point.
+ENOUGH = 1e-4
+
 #: Starts that are repaired, the best ones first.
 STARTS = 2
 
@@ -201,7 +204,8 @@ class Placed:
 
     def _repaired(self, snapshot: Snapshot, plan: Plan) -> Plan:
         """The best of the repairs from the starts that look best. Errors: ConfigError if there is none."""
-        goal = sum(s.below_floor for s in plan.streams), -sum(s.expected_quality for s in plan.streams)
+        enough = (ENOUGH - plan.expected_quality) * len(plan.streams)
+        goal = sum(s.below_floor for s in plan.streams), enough
         layouts = [layout for start in self._starts(snapshot, plan) for layout in _layouts(snapshot, start, self.latitude)]
         if not layouts:
             text = "the retrainings in progress do not fit into the memory of the GPUs"
