@@ -328,7 +328,8 @@ class BoxEngine:
             state.golden_gpu_s = event.golden_gpu_s
         self._learn_delivery(state.active, event.at_s, event.gpu_s)
         if event.quality is not None:
-            stream.quality = stream.start_quality = event.quality
+            stream.measured = event.quality
+            stream.quality = stream.start_quality = self._present(stream, event.quality)
         stream.traits = event.traits
         if self._needs.profiles and event.train and event.quality is not None:
             state.queue.append(Prep(job=self._job(stream.id, "profile"), stream=stream.id, kind="profile"))
@@ -351,9 +352,10 @@ class BoxEngine:
         configs = self._kept(stream)
         stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
         stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
-        self._remember_profile(stream)
+        corrected = self._corrected(stream)
+        self._remember_profile(stream, corrected)
         floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
-        stream.options = tuple(self._priced(o) for o in self._corrected(stream) if o.end_quality > floor)
+        stream.options = tuple(self._priced(o) for o in corrected if o.end_quality > floor)
         state.active = None
         self._next_prep(event.at_s)
 
@@ -361,21 +363,34 @@ class BoxEngine:
         """The configurations that are still profiled for this camera."""
         return tuple(c for c in self.config.retrain if stream.kept is None or c.name in stream.kept)
 
-    def _remember_profile(self, stream: StreamState) -> None:
-        """History of raw profiles, and from time to time a shorter list (Ekya section 4.3: history pruning)."""
-        if not stream.raw:
+    def _remember_profile(self, stream: StreamState, profile: tuple[RetrainOption, ...]) -> None:
+        """History of profiles, and from time to time a shorter list (Ekya section 4.3: history pruning). What is worth profiling is
+        judged by what predictions are worth, so corrected ones are remembered; configurations that share a trial go together."""
+        if not profile:
             return
         stream.profiled += 1
-        stream.profiles = [*stream.profiles, stream.raw][-MAX_PROFILES:]
+        stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
         if self.config.prune_every and microprofile.prune_due(stream.profiled, self.config.prune_every):
-            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac)
+            families = microprofile.family_names(self.config.retrain)
+            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac, families=families)
 
     def _corrected(self, stream: StreamState) -> tuple[RetrainOption, ...]:
         """The camera's raw options as they should be planned on. A uniform policy believes nothing and is told the raw ones."""
         if not self.config.calibrate or self._needs.useless:
             return stream.raw
-        history = [seen for other in _sorted(self.state.streams) for seen in other.observations]
-        return calibration.correct(stream.raw, stream=stream.id, quality=stream.quality or 0.0, history=history)
+        return calibration.correct(
+            stream.raw, stream=stream.id, quality=stream.measured or 0.0, serving=stream.quality or 0.0,
+            history=self._history(), families=microprofile.family_names(self.config.retrain),
+        )  # fmt: skip
+
+    def _present(self, stream: StreamState, measured: float) -> float:
+        """What the serving model is believed to be worth, given what a few labels say."""
+        if not self.config.calibrate or self._needs.useless:
+            return measured
+        return calibration.present(measured, stream=stream.id, history=self._history())
+
+    def _history(self) -> list[Observation]:
+        return [*self.config.hold_out, *(seen for other in _sorted(self.state.streams) for seen in other.observations)]
 
     def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -499,7 +514,7 @@ class BoxEngine:
         seen = Observation(
             stream=stream.id, window=self.state.window, option=job.raw.name, start_quality=job.start_quality,
             predicted_quality=job.raw.end_quality, predicted_gpu_s=job.raw.cost_gpu_s, realised_gpu_s=job.used_gpu_s,
-            realised_quality=min(1.0, max(0.0, job.start_quality + candidate - serving)),
+            realised_quality=job.start_quality + candidate - serving, serving_quality=serving,
         )  # fmt: skip
         stream.observations = [*stream.observations, seen][-MAX_OBSERVATIONS:]
         stream.observed = seen
@@ -659,9 +674,12 @@ class BoxEngine:
         config = next(c for c in self.config.retrain if c.name == name)
         option = next(o for o in stream.options if o.name == name)
         job = self._job(stream.id, "train")
+        measured = stream.quality if stream.measured is None else stream.measured
         stream.running = Running(
             job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
-            start_quality=stream.quality, gate_gpu_s=min(self._gate_gpu_s(), option.cost_gpu_s), started_s=self.state.replanned_s, expected=stream.expected.get(name, Expected()),
+            start_quality=measured, lift=0.0 if measured is None or stream.quality is None else stream.quality - measured,
+            gate_gpu_s=min(self._gate_gpu_s(), option.cost_gpu_s), started_s=self.state.replanned_s,
+            expected=stream.expected.get(name, Expected()),
         )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
@@ -792,7 +810,7 @@ def _reset_for_window(stream: StreamState) -> None:
     stream.start_quality, stream.predicted, stream.note = None, None, ""
     stream.train_pct, stream.gpu_pct = 0.0, ()
     stream.raw, stream.expected, stream.judged, stream.observed = (), {}, None, None
-    stream.traits, stream.leaving = None, None
+    stream.traits, stream.leaving, stream.measured = None, None, None
 
 
 def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:

@@ -34,6 +34,7 @@ class EngineConfig:
     gpus: the devices behind capacity_pct, empty: one pool; train_memory_mib: what one training job holds of a device's memory.
     network: link to a cloud, for the policy of that name.
     calibrate: correct predictions by what came of earlier ones (`scheduler.ekya.calibration`).
+    hold_out: what came of predictions on other footage, measured before the box was put up; calibration begins with it.
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
@@ -82,6 +83,7 @@ class EngineConfig:
     slaq: Literal["sum", "minmax", "finish"] | None = None
     slaq_age_s: float | None = None
     leave_models: bool = False
+    hold_out: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,7 @@ class Expected:
 @dataclass(kw_only=True)
 class Running:
     """A retraining in progress. option: as planned on (corrected, with margin and gate); raw: as the profiler gave it.
+    start_quality: as measured, on the scale of the reports; lift: what planned ends lie above that scale (`calibration.present`).
     used_gpu_s, epoch: reported so far; losses: after each epoch; qualities: (epoch, quality) where it was measured."""
 
     job: str
@@ -103,6 +106,7 @@ class Running:
     option: RetrainOption
     raw: RetrainOption | None = None
     start_quality: float | None = None
+    lift: float = 0.0
     started_s: float = 0.0
     used_gpu_s: float = 0.0
     epoch: int = 0
@@ -143,6 +147,7 @@ class StreamState:
     knobs: tuple[KnobProfile, ...]
     version: str
     quality: float | None = None
+    measured: float | None = None  # by this window's labels; `quality` is what is believed
     live: bool = True
     observations: list[Observation] = field(default_factory=list)
     profiles: list[tuple[RetrainOption, ...]] = field(default_factory=list)

@@ -43,7 +43,9 @@ def _expected(trial: ProfileTrial, config: RetrainConfig, n_train: int) -> Expec
 
 def left_prediction(running: Running, config: EngineConfig) -> str:
     """In words, how the newest epoch of `running` left its prediction; '' when it did not."""
-    return _quality_left(running, config.react_quality) or _time_left(running, config.react_fast, config.react_slow)
+    # Two sds: what predictions are usually off by is no surprise, and a few held-out pictures say less than the plan knew.
+    most = max(config.react_quality, 2 * running.option.quality_sd)
+    return _quality_left(running, most) or _time_left(running, config.react_fast, config.react_slow)
 
 
 def _quality_left(running: Running, most: float) -> str:
@@ -74,7 +76,7 @@ def refit(running: Running) -> None:
     measured = _measured_now(running)
     if measured is not None:
         path = _new_path(running, measured)
-        end = path[-1] if path else running.option.end_quality
+        end = path[-1] + running.lift if path else running.option.end_quality
         running.option = replace(running.option, end_quality=min(1.0, max(0.0, end)))
         running.expected = replace(running.expected, path=path)
     if running.epoch >= 2 and running.last_epoch_gpu_s > 0 and running.expected.epoch_gpu_s > 0:
@@ -112,7 +114,7 @@ def _measured_curve(running: Running) -> LearningCurve | None:
 
 def _promised_end(running: Running) -> float | None:
     curve = _measured_curve(running)
-    return curve.at(running.config.epochs) if curve is not None else None
+    return curve.at(running.config.epochs) + running.lift if curve is not None else None
 
 
 def _path_at(running: Running, epoch: int) -> float | None:
