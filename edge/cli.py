@@ -287,6 +287,9 @@ def simulate(
         bool | None,
         typer.Option("--calibrate/--no-calibrate", help="Correct predictions by earlier outcomes.", show_default=False),
     ] = None,
+    hold_out: Annotated[
+        bool, typer.Option("--hold-out", help="Calibration begins with what the last two streams of the order showed.")
+    ] = False,
     prune: Annotated[bool, typer.Option(help="Stop profiling configurations that are never worth it.")] = True,
     react: Annotated[
         bool | None,
@@ -319,6 +322,7 @@ def simulate(
         streams=streams, gpus=gpus, window_s=window_s, quantum=quantum, noise=noise, overhead_s=overhead_s, seed=seed,
         profiles=one_of("profiles", profiles, ("predicted", "true")), min_quality=min_quality,
         estimate=one_of("estimate", estimate, ("static", "hand-back")), devices=devices, calibrate=calibrate, prune=prune,
+        hold_out=hold_out,
         react=react, slaq=None if slaq is None else one_of("slaq", slaq, ("sum", "minmax", "finish")),
         network=link(up_mbps, down_mbps, up_mb, down_mb),
     )  # fmt: skip

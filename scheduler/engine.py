@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from configs.errors import ConfigError
 from scheduler import budget, react
 from scheduler.commands import (
     CancelJob,
@@ -576,8 +577,7 @@ class BoxEngine:
                 stream.integral, stream.integral_since_s = 0.0, at_s
                 stream.start_quality = stream.quality
         state.phase = "planned"
-        snapshot = self._snapshot(remaining_s)
-        plan = self._policy(snapshot)
+        snapshot, plan = self._decide(remaining_s)
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
@@ -585,6 +585,21 @@ class BoxEngine:
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
         state.replanned_s, state.moved_s, state.reacting, state.why = at_s, at_s, False, []
         self._apply(plan, snapshot, first)
+
+    def _decide(self, remaining_s: float) -> tuple[Snapshot, Plan]:
+        """A snapshot and its plan. Retrainings that run may have come to need more memory than there is (a camera joined, a device's
+        share is at a gate): then they are given up, because a plan that cannot be placed is never made."""
+        snapshot = self._snapshot(remaining_s)
+        try:
+            return snapshot, self._policy(snapshot)
+        except ConfigError as error:
+            self._note("", "no-room", f"running retrainings were given up: {error.message}")
+        for stream in _sorted(self.state.streams):
+            if stream.running is not None:
+                self._drop_training(stream, "its memory no longer fits")
+                stream.done = True
+        snapshot = self._snapshot(remaining_s)
+        return snapshot, self._policy(snapshot)
 
     def _snapshot(self, remaining_s: float) -> Snapshot:
         config = self.config

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from configs.errors import UsageError
 from scheduler.engine import EngineConfig
 from scheduler.sim.trace_world import SimResult, simulate
-from scheduler.sim.variations import Profiles, believing, fixed_configs, prefix, shuffled, with_window_s
-from scheduler.trace import Trace
+from scheduler.sim.variations import Profiles, believing, experience, fixed_configs, prefix, shuffled, with_window_s
+from scheduler.trace import Trace, TraceStream
 from scheduler.types import Gpu, Network
 
 #: Streams whose measured profiles say which configurations the uniform policies use (the last ones of the shuffled order).
@@ -29,7 +29,8 @@ class Setting:
     noise: standard deviation on predicted end qualities (0-1); seed: of the streams' order and of the noise.
     devices: a job's share lies on one GPU (several whole ones), as on a real box; else one pool, as in the paper's simulator.
     calibrate, prune, react, slaq: as of `scheduler.engine_state.EngineConfig`; None for the first and third: when a prediction can be
-    wrong at all (not with true profiles and no noise). network: for the policy `cloud`."""
+    wrong at all (not with true profiles and no noise). hold_out: calibration begins with what the last streams of the order showed,
+    which then must not be among those simulated. network: for the policy `cloud`."""
 
     streams: int | None = None
     gpus: float = 1.0
@@ -42,6 +43,7 @@ class Setting:
     overhead_s: float | None = None
     devices: bool = False
     calibrate: bool | None = None
+    hold_out: bool = False
     prune: bool = True
     react: bool | None = None
     slaq: Literal["sum", "minmax", "finish"] | None = None
@@ -183,7 +185,10 @@ def run_policy(trace: Trace, policy: str, setting: Setting) -> SimResult:
     named = policy
     for role, name in fixed_by_hold_out(trace, setting.seed).items():
         named = named.replace(f"({role},", f"({name},")
-    result = simulate(varied(trace, setting), named, engine_config_of(setting), overhead_s=setting.overhead_s)
+    config = engine_config_of(setting)
+    if setting.hold_out:
+        config = replace(config, hold_out=experience(hold_out_streams(believed(trace, setting), setting)))
+    result = simulate(varied(trace, setting), named, config, overhead_s=setting.overhead_s)
     return replace(result, policy=policy)
 
 
@@ -193,12 +198,28 @@ def fixed_by_hold_out(trace: Trace, seed: int) -> dict[str, str]:
     return fixed_configs([s for s in trace.streams if s.id in order], FIXED_MOST_FRAC * trace.window_s)
 
 
+def hold_out_streams(trace: Trace, setting: Setting) -> list[TraceStream]:
+    """The last streams of the shuffled order. Raises UsageError when they are among those that are simulated."""
+    last = shuffled([s.id for s in trace.streams], setting.seed)[-HOLD_OUT:]
+    simulated = len(trace.streams) if setting.streams is None else setting.streams
+    if simulated + HOLD_OUT > len(trace.streams):
+        raise UsageError(
+            f"hold-out: {simulated} of {len(trace.streams)} streams are simulated, {HOLD_OUT} must be left", subject="hold-out",
+            remedy=f"take --streams {max(1, len(trace.streams) - HOLD_OUT)} or fewer",
+        )  # fmt: skip
+    return [s for s in trace.streams if s.id in last]
+
+
+def believed(trace: Trace, setting: Setting) -> Trace:
+    return believing(trace, setting.profiles, setting.noise, setting.seed)
+
+
 def varied(trace: Trace, setting: Setting) -> Trace:
     """The trace as the setting wants it. Raises UsageError for more streams than there are."""
     changed = trace if setting.streams is None else prefix(trace, setting.streams, setting.seed)
     if setting.window_s is not None:
         changed = with_window_s(changed, setting.window_s)
-    return believing(changed, setting.profiles, setting.noise, setting.seed)
+    return believed(changed, setting)
 
 
 def engine_config_of(setting: Setting) -> EngineConfig:

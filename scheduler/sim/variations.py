@@ -19,7 +19,7 @@ import numpy as np
 from configs.errors import UsageError
 from scheduler.ekya.baselines import front_names
 from scheduler.trace import Trace, TraceOption, TraceStream, TraceWindow
-from scheduler.types import RetrainOption
+from scheduler.types import Observation, RetrainOption
 
 Profiles = Literal["true", "predicted"]
 
@@ -89,6 +89,32 @@ def _belief(option: TraceOption, profiles: Profiles) -> float | None:
 
 def _noisy(quality: float | None, error: float) -> float | None:
     return None if quality is None else min(1.0, max(0.0, quality + error))
+
+
+def experience(streams: Sequence[TraceStream]) -> tuple[Observation, ...]:
+    """What a profiler's predictions came to on hold-out streams, as calibration is told of it: every option of every different window
+    that was both predicted and measured. A gain is measured from the true start, and put on top of the start that was labelled."""
+    seen: list[Observation] = []
+    for stream in streams:
+        offers = dict.fromkeys((w.start_quality, w.predicted_start_quality, w.options) for w in stream.windows if w.options)
+        for number, (start, labelled, options) in enumerate(offers):
+            believed = start if labelled is None else labelled
+            seen += [_observed(stream.id, number - len(offers), o, believed, start) for o in options if _is_both(o)]
+    return tuple(seen)
+
+
+def _is_both(option: TraceOption) -> bool:
+    return option.predicted_quality is not None and option.measured_quality is not None and option.cost_gpu_s > 0
+
+
+def _observed(stream: str, window: int, option: TraceOption, believed: float, start: float) -> Observation:
+    assert option.predicted_quality is not None
+    assert option.measured_quality is not None
+    return Observation(
+        stream=stream, window=window, option=option.name, start_quality=believed, predicted_quality=option.predicted_quality,
+        realised_quality=believed + option.measured_quality - start, serving_quality=start,
+        predicted_gpu_s=option.cost_gpu_s, realised_gpu_s=option.cost_gpu_s,
+    )  # fmt: skip
 
 
 def fixed_configs(streams: Sequence[TraceStream], most_gpu_s: float = math.inf) -> dict[str, str]:

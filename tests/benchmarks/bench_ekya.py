@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import sys
 import time
@@ -150,18 +151,33 @@ def predicted(study: Study, plots: Path | None) -> dict[str, Any]:
         row("", [f"{g} GPU" for g in GPUS])
         for name in ("thief-repeat", "optimal", OURS):
             exact = study.line([replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS], name, windows)
-            for label, calibrate, react in (
-                ("as predicted", False, False),
-                ("calibrated", True, False),
-                ("+ react", True, True),
+            for label, calibrate, hold_out, react in (
+                ("as predicted", False, False, False),
+                ("calibrated", True, False, False),
+                ("+ react", True, False, True),
+                ("+ hold-out", True, True, True),
             ):
-                settings = [
-                    replace(BASE, streams=TEN, gpus=float(g), profiles="predicted", calibrate=calibrate, react=react)
-                    for g in GPUS
-                ]
+                beliefs = replace(BASE, streams=TEN, profiles="predicted", calibrate=calibrate, hold_out=hold_out, react=react)
+                settings = [replace(beliefs, gpus=float(g)) for g in GPUS]
                 lost = [a - b for a, b in zip(study.line(settings, name, windows), exact, strict=True)]
                 out[f"{name}, {label}, {windows} windows"] = lost
                 row(f"{name}, {label}", points(lost))
+    return out
+
+
+def slaq(study: Study, plots: Path | None) -> dict[str, Any]:
+    """Does moving the training budget between plans help? Ekya's plans alone against each objective."""
+    heading(f"SLAQ between plans: {TEN} streams, true profiles; points against Ekya's plans alone")
+    row("", [f"{g} GPU" for g in GPUS])
+    out: dict[str, Any] = {}
+    for name in ("thief-repeat", "optimal", OURS, "uniform(high,50)"):
+        settings = [replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS]
+        alone = out[name] = study.line(settings, name)
+        row(f"{name} alone", alone)
+        for objective in ("sum", "minmax", "finish"):
+            moved = study.line([replace(s, slaq=objective) for s in settings], name)
+            out[f"{name}, {objective}"] = moved
+            row(f"{name}, {objective}", points([a - b for a, b in zip(moved, alone, strict=True)]))
     return out
 
 
@@ -174,12 +190,13 @@ def noise(study: Study, plots: Path | None) -> dict[str, Any]:
     for eps, published in FIG_2_11B.items():
         if eps:
             row(f"published, {eps:.0%}", points([a - b for a, b in zip(published, FIG_2_11B[0.0], strict=True)]))
-    for policy, calibrate in ((EKYA, False), (EKYA, True), (OURS, False), (OURS, True)):
-        what = f"{policy}, {'calibrated' if calibrate else 'as told'}"
+    for policy, told in itertools.product((EKYA, OURS), ("as told", "calibrated", "calibrated, hold-out")):
+        what = f"{policy}, {told}"
         for eps in FIG_2_11B:
-            settings = [
-                replace(BASE, streams=TEN, gpus=float(g), noise=eps, calibrate=calibrate and eps > 0, react=False) for g in GPUS
-            ]
+            beliefs = replace(
+                BASE, noise=eps, calibrate=told != "as told" and eps > 0, hold_out="hold-out" in told, react=False
+            )
+            settings = [replace(beliefs, streams=TEN, gpus=float(g)) for g in GPUS]
             cells = out[f"{what}, {eps:g}"] = study.line(settings, policy)
             if eps:
                 row(f"{what}, {eps:.0%}", points([a - b for a, b in zip(cells, out[f"{what}, 0"], strict=True)]))
@@ -344,7 +361,7 @@ def finish(panel: Any, x_label: str, title: str) -> None:
 
 
 SECTIONS: dict[str, Callable[[Study, Path | None], dict[str, Any]]] = {
-    "policies": policies, "predicted": predicted, "noise": noise, "streams": streams, "gpus": provisioning,
+    "policies": policies, "predicted": predicted, "noise": noise, "slaq": slaq, "streams": streams, "gpus": provisioning,
     "factors": factors, "window": window_length, "cloud": cloud,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler.codec import decode, encode
 from scheduler.commands import (
     Command,
+    Note,
     ReportPlan,
     ReportWindow,
     SetShares,
@@ -25,6 +26,7 @@ from scheduler.engine import REACT, WINDOW_END, BoxEngine, EngineConfig
 from scheduler.events import (
     BoxStarted,
     CameraAdded,
+    CameraHealth,
     EpochDone,
     GateDone,
     LabelDone,
@@ -36,6 +38,7 @@ from scheduler.events import (
 from scheduler.types import (
     CachedModel,
     EpochReport,
+    Gpu,
     KnobProfile,
     Network,
     Observation,
@@ -414,3 +417,28 @@ def test_a_cloud_does_the_learning_and_its_model_comes_after_the_transfers() -> 
         if isinstance(c, StartGate)
     )
     assert gate.remote
+
+
+# --- several devices --------------------------------------------------------------------------------------------------
+
+TWO = (Gpu(id="0", capacity_pct=50, memory_mib=1000), Gpu(id="1", capacity_pct=50, memory_mib=1000))
+
+
+def test_plans_name_the_devices_and_respect_their_memory() -> None:
+    engine = box(replace(CONFIG, gpus=TWO, train_memory_mib=900.0))
+    plan = engine._decide(180.0)[1]
+    trained = [p for p in plan.placement if p.kind == "train"]
+    assert {p.stream for p in trained} == {"a", "b"}
+    assert {p.gpu for p in trained} == {"0", "1"}, "two training jobs of 900 MiB never share 1000 MiB"
+    too_big = box(replace(CONFIG, gpus=TWO, train_memory_mib=1100.0))
+    assert all(s.running is None for s in too_big.state.streams.values())
+
+
+def test_retrainings_that_no_longer_fit_are_given_up_and_the_box_goes_on() -> None:
+    engine = box(replace(CONFIG, gpus=TWO, train_memory_mib=900.0))
+    smaller = tuple(replace(gpu, memory_mib=500) for gpu in TWO)
+    engine.config = replace(engine.config, gpus=smaller)
+    commands = engine.handle(CameraHealth(at_s=40, stream="b", live=False))
+    assert plans(commands)
+    assert "no-room" in [c.code for c in commands if isinstance(c, Note)]
+    assert engine.state.streams["a"].running is None

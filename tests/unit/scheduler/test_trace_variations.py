@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from configs.errors import ConfigError, UsageError
 from scheduler.sim.random_profiles import FRAME_SAMPLING, interpolated_knobs
-from scheduler.sim.variations import believing, first_windows, fixed_configs, prefix, shuffled, with_window_s
+from scheduler.sim.variations import believing, experience, first_windows, fixed_configs, prefix, shuffled, with_window_s
 from scheduler.trace import Trace, parse_trace, quality_along, sampling_of_ekya_table, trace_of_ekya_table
 from tests.support.traces import KNOBS, one_stream, option, random_trace, window
 
@@ -224,3 +224,26 @@ def test_an_option_that_contradicts_itself_is_refused_with_its_path(change: dict
     with pytest.raises(ConfigError, match=message) as caught:
         parse_trace(json.dumps(body))
     assert caught.value.problems[0][0].startswith("streams.0.windows.1.options.0")
+
+
+# --- hold-out streams -------------------------------------------------------------------------------------------------
+
+
+def test_experience_is_what_hold_out_streams_predicted_and_measured() -> None:
+    trace = random_trace(streams=2, windows=3, options=4)
+    seen = experience(trace.streams)
+    offered = [(s, w, o) for s in trace.streams for w in s.windows for o in w.options]
+    known = [(s, w, o) for s, w, o in offered if o.predicted_quality is not None and o.measured_quality is not None]
+    assert len(seen) == len({(s.id, w.start_quality, o) for s, w, o in known})
+    assert all(o.window < 0 for o in seen), "before the box was put up"
+    _, w, o = known[0]
+    first = next(e for e in seen if e.option == o.name)
+    assert o.measured_quality is not None
+    assert first.realised_quality - first.start_quality == pytest.approx(o.measured_quality - w.start_quality)
+
+
+def test_experience_counts_a_repeated_window_once() -> None:
+    trace = random_trace(streams=1, windows=2, options=2)
+    stream = trace.streams[0]
+    twice = stream.model_copy(update={"windows": (*stream.windows, *stream.windows)})
+    assert len(experience([twice])) == len(experience([stream]))
