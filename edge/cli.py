@@ -192,7 +192,7 @@ def evaluate(
     ] = None,
     edge: Annotated[str, typer.Option(help="Edge model, e.g. yolov8n@320.")] = "tinydet-edge",
     golden: Annotated[str, typer.Option(help="Golden model, e.g. yolo26l@640.")] = "tinydet-golden",
-    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "thief-repeat,uniform,no-retrain",
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "lookahead,uniform,no-retrain",
     gpus: Annotated[float, typer.Option(min=0.05, max=64, help="GPUs of the virtual box.")] = 1.0,
     window_s: Annotated[float, typer.Option(min=10, help="Virtual seconds that a window stands for.")] = 200.0,
     windows: Annotated[int, typer.Option(min=1, max=1000, help="Parts that each stream is cut into, a window each.")] = 5,
@@ -262,7 +262,7 @@ def simulate(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A trace (JSON), the authors' table (CSV), or a box's data folder.")
     ],
-    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "thief-repeat,uniform,no-retrain",
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "lookahead,uniform,no-retrain",
     streams: Annotated[
         int | None, typer.Option(min=1, help="The first so many of the shuffled streams; default: all.", show_default=False)
     ] = None,

@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("videos", nargs="+", type=Path)
     parser.add_argument("--edge", default="yolov8n@320")
     parser.add_argument("--golden", default="yolo26l@640")
-    parser.add_argument("--policy", default="thief-repeat")
+    parser.add_argument("--policy", default="lookahead")
     parser.add_argument("--retrain", default="half-short,half-long", help="configurations of `driftbox evaluate` to offer")
     parser.add_argument("--windows", type=int, default=3, help="windows to close after the first, which only collects samples")
     parser.add_argument("--window-s", type=float, default=150.0)

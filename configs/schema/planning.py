@@ -90,8 +90,9 @@ class SchedulerSection(Section):
     """Who retrains, with which configuration, and everybody's share."""
 
     policy: str = setting(
-        "thief-repeat",
-        text="The policy that plans. `thief-repeat`: the paper's thief, repeated until nothing improves. "
+        "lookahead",
+        text="The policy that plans (docs/scheduler.md). `lookahead`: retrainings one after another where that is better. "
+        "`thief-repeat`: the paper's thief, repeated until nothing improves. "
         "`uniform(CONFIG,PCT)`: CONFIG is `high`, `low` or a retraining's name, PCT goes to inference. "
         "`cached(RULE)`: trains nothing, serves the model of an earlier window chosen by RULE "
         f"({', '.join(CACHED_RULES)}).",

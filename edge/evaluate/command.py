@@ -47,7 +47,7 @@ def evaluate_command(
     footage_dir: Path | None = None,
     edge: str,
     golden: str,
-    policies: str = "thief-repeat,uniform,no-retrain",
+    policies: str = "lookahead,uniform,no-retrain",
     options: EvaluateOptions,
     retrain: tuple[RetrainConfig, ...] = RETRAIN,
     costs: Path | None = None,

@@ -21,7 +21,7 @@ DIGITS = 6
 def simulate_command(
     path: Path,
     *,
-    policies: str = "thief-repeat,uniform,no-retrain",
+    policies: str = "lookahead,uniform,no-retrain",
     setting: Setting,
     windows: int | None = None,
     sweep: Sequence[str] = (),

@@ -65,7 +65,8 @@ def test_json_is_one_document_in_the_documented_form(call: Any, trace_file: Path
     assert answer["trace"] | {"streams": 3, "windows": 1} == answer["trace"]
     assert answer["setting"] == {
         "streams": 2, "gpus": 0.5, "window_s": 50.0, "quantum": 10, "noise": 0.1, "profiles": "true", "estimate": "static",
-        "min_quality": 0.2, "overhead_s": 1.0, "devices": True, "hold_out": False, "calibrate": False, "prune": False, "react": True, "slaq": "sum",
+        "hold_out": False, "min_quality": 0.2, "overhead_s": 1.0, "devices": True, "calibrate": False, "prune": False,
+        "react": True, "slaq": "sum",
         "network": {"up_mbps": 10.0, "down_mbps": 20.0, "up_mb": 160.0, "down_mb": 398.0}, "seed": 3,
     }  # fmt: skip
 
