@@ -20,7 +20,7 @@ def _learning(view: StreamView, entry: StreamPlan) -> str:
         return f"the model '{entry.retrain}' of an earlier window fits this one best"
     option = next((o for o in view.retrain if o.name == entry.retrain), None)
     if option is None:
-        return "no option is worth its share" if view.retrain else "nothing to retrain"
+        return "no retraining now" if view.retrain else "nothing to retrain"
     gain = f"{view.quality:.3f} -> {_end(option)}"
     if entry.source == "cloud":
         return f"a cloud retrains '{option.name}', {gain}"
