@@ -14,6 +14,8 @@ import time
 import tracemalloc
 from collections.abc import Sequence
 
+from targets import print_targets
+
 from scheduler.registry import Policy, make_policy
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import KnobProfile, Plan, Snapshot
@@ -130,6 +132,7 @@ def main(instances: int) -> None:
     print_speed("a thousand", fast, streams=1000, gpus=100, instances=3, target_ms=2000, quantum_pct=5, shapes=LIGHT)
     print_speed("ten thousand", ("thief-repeat", "optimal", *BASELINES), streams=10_000, gpus=100, instances=1)
     print_gaps(60, 12)
+    print_targets({size: [repeat[0] for _, repeat in shapes] for size, shapes in CARD_GAPS.items()})
 
 
 if __name__ == "__main__":
