@@ -144,6 +144,19 @@ class Journal:
             total_bytes -= size
 
 
+def journal_of(data_dir: Path) -> list[Segment]:
+    """All segments of a box's data folder, oldest first. Raises StorageError when there are none or one cannot be read."""
+    segments = list(read_segments(data_dir / "events"))
+    if not segments:
+        raise StorageError(
+            f"no journal under {data_dir}",
+            subject=str(data_dir),
+            code="corrupt",
+            remedy="name the data folder of a box that ran",
+        )
+    return segments
+
+
 def read_segments(root: Path) -> Iterator[Segment]:
     """All segments, oldest first. A last line without its line end, or that is not UTF-8 text, is left out and reported.
     Raises StorageError 'corrupt' for bytes that are no text before the last line."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import StorageError
-from edge.journal import read_segments
+from edge.journal import journal_of
 from scheduler.codec import decode, encode
 from scheduler.engine import BoxEngine, Checkpoint
 from scheduler.events import Event
@@ -43,14 +43,7 @@ def replay(data_dir: Path) -> ReplayResult:
     """Replays everything under `data_dir`/events, oldest first, up to the first difference.
 
     Raises StorageError when there is no journal or a line cannot be read."""
-    segments = list(read_segments(data_dir / "events"))
-    if not segments:
-        raise StorageError(
-            f"no journal under {data_dir}",
-            subject=str(data_dir),
-            code="corrupt",
-            remedy="name the data folder of a box that ran",
-        )
+    segments = journal_of(data_dir)
     events = commands = 0
     for segment in segments:
         result = replay_lines(segment.lines, name=segment.path.name)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import StorageError
-from edge.journal import Segment, read_segments
+from edge.journal import Segment
 from scheduler.codec import decode
 from scheduler.commands import ReportWindow, StartRetraining
 from scheduler.ekya import microprofile
@@ -52,14 +52,7 @@ from scheduler.types import KnobProfile, RetrainConfig, RetrainOption
 def trace_of_data_dir(data_dir: Path) -> Trace:
     """The journal under `data_dir`/events as a trace. Raises StorageError when there is none, when it cannot be read, or when no
     window of it was closed."""
-    segments = list(read_segments(data_dir / "events"))
-    if not segments:
-        raise StorageError(
-            f"no journal under {data_dir}",
-            subject=str(data_dir),
-            code="corrupt",
-            remedy="name the data folder of a box that ran",
-        )
+    segments = journal_of(data_dir)
     record = _Record()
     for segment in segments:
         record.read(segment)
