@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import StorageError
-from edge.journal import Segment
+from edge.journal import Segment, journal_of
 from scheduler.codec import decode
 from scheduler.commands import ReportWindow, StartRetraining
 from scheduler.ekya import microprofile
