@@ -10,6 +10,10 @@ What we changed against the paper, and why:
   27 points (card, section 9).
 - Retraining starts from the serving model, not from the pre-trained one, so a camera keeps what it has learned.
 - A job whose window ends is dropped, as in the authors' code; its camera keeps its model.
+- Predictions are corrected by what came of earlier ones (`scheduler.ekya.calibration`), and a retraining that leaves its prediction
+  makes a new plan, never sooner than a dwell after the last (`scheduler.react`); the paper has one sentence on it.
+- Between plans the training budget may move by SLAQ (`scheduler.budget`).
+Decisions of one window's length are made here; what they know is in `scheduler.engine_state`.
 """
 
 from __future__ import annotations
