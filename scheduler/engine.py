@@ -813,9 +813,11 @@ def _exchangeable(stream: StreamState) -> bool:
 def _note_epoch(running: Running, event: EpochDone) -> None:
     """Adds a report to what is known of a running retraining."""
     report = event.report
-    passed = report.epoch - running.epoch
-    # The first epoch holds the job's start, so the pace is what later ones add.
-    running.last_epoch_gpu_s = (report.gpu_s - running.used_gpu_s) / passed if running.epoch > 0 and passed > 0 else 0.0
+    if running.epoch == 0:  # the first epoch holds the job's start, so the pace is what later ones add
+        running.paced_from = (report.epoch, report.gpu_s)
+    epoch, used_gpu_s = running.paced_from
+    if report.epoch > epoch:
+        running.measured_epoch_gpu_s = max(0.0, (report.gpu_s - used_gpu_s) / (report.epoch - epoch))
     running.epoch, running.used_gpu_s = report.epoch, report.gpu_s
     if math.isfinite(report.loss):
         running.losses.append(report.loss)

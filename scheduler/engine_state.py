@@ -110,7 +110,8 @@ class Running:
     started_s: float = 0.0
     used_gpu_s: float = 0.0
     epoch: int = 0
-    last_epoch_gpu_s: float = 0.0
+    measured_epoch_gpu_s: float = 0.0  # mean since `paced_from` (epoch, GPU-seconds used by then); 0: not known yet
+    paced_from: tuple[int, float] = (0, 0.0)
     gate_gpu_s: float = 0.0  # part of the option's cost that comes after the last epoch
     losses: list[float] = field(default_factory=list)
     qualities: list[tuple[int, float]] = field(default_factory=list)
@@ -120,7 +121,7 @@ class Running:
 
     def pace_gpu_s(self) -> float:
         """GPU-seconds of an epoch: measured, else predicted."""
-        return self.last_epoch_gpu_s or self.expected.epoch_gpu_s or self.option.cost_gpu_s / self.config.epochs
+        return self.measured_epoch_gpu_s or self.expected.epoch_gpu_s or self.option.cost_gpu_s / self.config.epochs
 
     def left_gpu_s(self) -> float:
         """What it still needs, gate and margin included: the prediction's part for the epochs left, or the measured pace when that is
@@ -128,7 +129,7 @@ class Running:
         if self.epoch <= 0:
             return self.option.cost_gpu_s
         left = max(0, self.config.epochs - self.epoch)
-        pace = self.last_epoch_gpu_s or self.used_gpu_s / self.epoch
+        pace = self.measured_epoch_gpu_s or self.used_gpu_s / self.epoch
         training_gpu_s = self.option.cost_gpu_s - self.gate_gpu_s
         return max(pace * left, training_gpu_s * left / self.config.epochs) + self.gate_gpu_s
 

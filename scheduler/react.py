@@ -3,7 +3,8 @@
 Two signs, looked at after each epoch; the thresholds are `EngineConfig.react_*`:
     quality   measured against the predicted curve at that epoch; without a curve, the end that the measured points now promise
               against the planned one
-    time      GPU-seconds of the last epoch against the predicted ones (the first epoch holds the job's start and is not judged)
+    time      GPU-seconds of an epoch, the mean since the last surprise, against the predicted ones (the first epoch holds the job's
+              start and is not judged)
 What has left its prediction is fitted again with the real points, so that the next epoch is judged by what is now believed and the
 same surprise counts once. The engine keeps a minimum dwell between plans, so it cannot oscillate.
 """
@@ -20,6 +21,9 @@ from scheduler.types import ProfileTrial, RetrainConfig
 
 #: A curve through fewer measured points than this (the start included) says nothing about the end.
 _FIT_POINTS = 3
+
+#: One epoch's time says little on a machine that is shared; the mean of fewer than so many is not judged.
+_PACE_EPOCHS = 2
 
 
 def expectations(trials: Sequence[ProfileTrial], configs: Sequence[RetrainConfig], *, n_train: int) -> dict[str, Expected]:
@@ -63,12 +67,16 @@ def _quality_left(running: Running, most: float) -> str:
 
 
 def _time_left(running: Running, fast: float, slow: float) -> str:
-    if running.epoch < 2 or running.expected.epoch_gpu_s <= 0 or running.last_epoch_gpu_s <= 0:
+    if (
+        running.epoch - running.paced_from[0] < _PACE_EPOCHS
+        or running.expected.epoch_gpu_s <= 0
+        or running.measured_epoch_gpu_s <= 0
+    ):
         return ""
-    ratio = running.last_epoch_gpu_s / running.expected.epoch_gpu_s
+    ratio = running.measured_epoch_gpu_s / running.expected.epoch_gpu_s
     if fast <= ratio <= slow:
         return ""
-    return f"an epoch takes {running.last_epoch_gpu_s:.2f} GPU-s, predicted {running.expected.epoch_gpu_s:.2f}"
+    return f"an epoch takes {running.measured_epoch_gpu_s:.2f} GPU-s, predicted {running.expected.epoch_gpu_s:.2f}"
 
 
 def refit(running: Running) -> None:
@@ -79,12 +87,17 @@ def refit(running: Running) -> None:
         end = path[-1] + running.lift if path else running.option.end_quality
         running.option = replace(running.option, end_quality=min(1.0, max(0.0, end)))
         running.expected = replace(running.expected, path=path)
-    if running.epoch >= 2 and running.last_epoch_gpu_s > 0 and running.expected.epoch_gpu_s > 0:
+    if (
+        running.epoch - running.paced_from[0] >= _PACE_EPOCHS
+        and running.measured_epoch_gpu_s > 0
+        and running.expected.epoch_gpu_s > 0
+    ):
         # The option's cost moves with the pace, so that what is left is judged by what an epoch really takes.
-        scale = running.last_epoch_gpu_s / running.expected.epoch_gpu_s
+        scale = running.measured_epoch_gpu_s / running.expected.epoch_gpu_s
         cost_gpu_s = (running.option.cost_gpu_s - running.gate_gpu_s) * scale + running.gate_gpu_s
         running.option = replace(running.option, cost_gpu_s=cost_gpu_s)
-        running.expected = replace(running.expected, epoch_gpu_s=running.last_epoch_gpu_s)
+        running.expected = replace(running.expected, epoch_gpu_s=running.measured_epoch_gpu_s)
+        running.paced_from = (running.epoch, running.used_gpu_s)
 
 
 def _new_path(running: Running, measured: float) -> tuple[float, ...]:

@@ -147,22 +147,28 @@ def test_the_same_surprise_counts_once() -> None:
 def test_a_pace_that_leaves_the_prediction_plans_anew_with_the_new_cost() -> None:
     engine = box()
     assert not plans(epoch(engine, "a", 1, 40.0, pace=9.0)), "the first epoch holds the job's start"
-    report = EpochReport(job="a/train/1", epoch=2, loss=1.0, gpu_s=12.0)
-    made = plans(engine.handle(EpochDone(at_s=60.0, stream="a", report=report)))
+
+    def after(number: int, gpu_s: float) -> list[ReportPlan]:
+        report = EpochReport(job="a/train/1", epoch=number, loss=1.0, gpu_s=gpu_s)
+        return plans(engine.handle(EpochDone(at_s=60.0 + number, stream="a", report=report)))
+
+    assert not after(2, 12.4), "one slow epoch is no pace"
+    made = after(3, 15.0)
     assert made[0].reasons[0] == "planned anew: a: an epoch takes 3.00 GPU-s, predicted 2.00"
     running = engine.state.streams["a"].running
     assert running is not None
-    assert running.left_gpu_s() == pytest.approx(8 / 10 * 1.5 * 20.0 + 0.5), "and the gate still to come"
+    assert running.left_gpu_s() == pytest.approx(7 / 10 * 1.5 * 20.0 + 0.5), "and the gate still to come"
 
 
 @pytest.mark.parametrize(("pace", "reacts"), [(1.5, True), (1.7, False), (2.4, False), (2.6, True)])
 def test_the_thresholds_are_configuration(pace: float, reacts: bool) -> None:
     engine = box()
-    epoch(engine, "a", 1, 30.0, pace=pace)
-    assert bool(plans(epoch(engine, "a", 2, 40.0, pace=pace))) == reacts
     deaf = box(replace(CONFIG, react=False))
-    epoch(deaf, "a", 1, 30.0, pace=pace)
-    assert not plans(epoch(deaf, "a", 2, 40.0, pace=pace))
+    for number in (1, 2):
+        assert not plans(epoch(engine, "a", number, 30.0 + number, pace=pace))
+        epoch(deaf, "a", number, 30.0 + number, pace=pace)
+    assert bool(plans(epoch(engine, "a", 3, 40.0, pace=pace))) == reacts
+    assert not plans(epoch(deaf, "a", 3, 40.0, pace=pace))
 
 
 def test_news_inside_the_dwell_waits_for_its_end() -> None:
