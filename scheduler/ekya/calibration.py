@@ -30,8 +30,9 @@ of one window (a hold-out camera measured in full) are welcome: w keeps them fro
 
 Costs: log(realised / predicted GPU-seconds) by the same solver, with parts for camera, family and option.
 
-The priors are round numbers. On the authors' table (`bench profile`, 1.0-1.4 points lost) halving or doubling any one of them moves the
-points lost by at most .3, but for believing twice as much of a promise (slope .8: half a point more).
+The priors are round numbers, chosen on the authors' table (`bench profile`, 1.0-1.8 points lost per box), with no part of it held back.
+There, halving or doubling any one of them moves the points lost by at most .4, but for believing twice as much of a promise (slope .8:
+half a point more).
 """
 
 from __future__ import annotations
