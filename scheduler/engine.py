@@ -19,7 +19,7 @@ Decisions of one window's length are made here; what they know is in `scheduler.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from configs.errors import ConfigError
@@ -376,8 +376,10 @@ class BoxEngine:
         stream.profiled += 1
         stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
         if self.config.prune_every and microprofile.prune_due(stream.profiled, self.config.prune_every):
-            families = microprofile.family_names(self.config.retrain)
-            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac, families=families)
+            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac, families=self._families())
+
+    def _families(self) -> Mapping[str, Hashable]:
+        return dict(self.config.families) or microprofile.family_names(self.config.retrain)
 
     def _corrected(self, stream: StreamState) -> tuple[RetrainOption, ...]:
         """The camera's raw options as they should be planned on. A uniform policy believes nothing and is told the raw ones."""
@@ -385,7 +387,7 @@ class BoxEngine:
             return stream.raw
         return calibration.correct(
             stream.raw, stream=stream.id, quality=stream.measured or 0.0, serving=stream.quality or 0.0,
-            history=self._history(), families=microprofile.family_names(self.config.retrain),
+            history=self._history(), families=self._families(),
         )  # fmt: skip
 
     def _present(self, stream: StreamState, measured: float) -> float:

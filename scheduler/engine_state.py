@@ -35,6 +35,7 @@ class EngineConfig:
     network: link to a cloud, for the policy of that name.
     calibrate: correct predictions by what came of earlier ones (`scheduler.ekya.calibration`).
     hold_out: what came of predictions on other footage, measured before the box was put up; calibration begins with it.
+    families: (configuration, family) where a family does not share its trials, as in a recorded trace; empty: those that do.
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
@@ -84,6 +85,7 @@ class EngineConfig:
     slaq_age_s: float | None = None
     leave_models: bool = False
     hold_out: tuple[Observation, ...] = ()
+    families: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

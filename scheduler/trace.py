@@ -39,7 +39,8 @@ class TraceKnobs(_Strict):
 
 
 class TraceOption(_Strict):
-    """A retraining that was open to a stream in a window. init_gpu_s: of cost_gpu_s, what is spent before the first epoch.
+    """A retraining that was open to a stream in a window. family: what options have in common that differ only in epochs, '' alone.
+    init_gpu_s: of cost_gpu_s, what is spent before the first epoch.
     epoch_quality: measured quality after each of its `epochs`, the last one being its end; empty when nobody knows the way."""
 
     name: str
@@ -50,6 +51,7 @@ class TraceOption(_Strict):
     init_gpu_s: NotNegative = 0.0
     epoch_quality: tuple[Quality, ...] = ()
     memory_mib: NotNegative = 0.0
+    family: str = ""
 
     @model_validator(mode="after")
     def _one_quality_per_epoch(self) -> TraceOption:
@@ -203,7 +205,7 @@ def _ekya_option(row: dict[str, str], points: list[tuple[int, float]]) -> TraceO
         predicted_quality=min(1.0, max(0.0, float(row["accuracy_pred"]))),
         measured_quality=float(row["accuracy_actual"]),
         init_gpu_s=min(cost_gpu_s, float(row.get("runtime_inittime_actual") or 0.0)),
-        epoch_quality=quality_along(points, epochs),
+        epoch_quality=quality_along(points, epochs), family=f"hp{row['hp_id']}",
     )  # fmt: skip
 
 

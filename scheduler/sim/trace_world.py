@@ -100,10 +100,11 @@ def engine_config(trace: Trace, config: EngineConfig) -> EngineConfig:
     epochs = {o.name: o.epochs or 1 for o in reversed(offers)}
     # Configurations that differ only in epochs share a trial; recorded options stand alone, so each gets a rate of its own.
     configs = tuple(RetrainConfig(name=name, epochs=epochs[name], lr=1e-6 * (i + 1)) for i, name in enumerate(names))
+    families = {o.name: o.family or o.name for o in reversed(offers)}
     labels = max((w.labels for s in trace.streams for w in s.windows), default=0)
     return replace(
         config, window_s=trace.window_s, first_window_s=trace.window_s, golden_gpu_s=trace.golden_gpu_s, retrain=configs,
-        label_frames=labels or config.label_frames,
+        label_frames=labels or config.label_frames, families=tuple(families.items()),
         reference=tuple(RetrainOption(name=n, end_quality=0.0, cost_gpu_s=c) for n, c in costs.items()),
     )  # fmt: skip
 

@@ -22,10 +22,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from edge.plotting import line_style, picture
 from edge.simulate.source import TABLE_OVERHEAD_S, read_source
-from edge.simulate.sweep import Setting, fixed_by_hold_out, link, run_many
+from edge.simulate.sweep import Setting, engine_config_of, fixed_by_hold_out, link, run_many
 from scheduler.registry import UNIFORM_FAMILY
+from scheduler.sim.trace_world import simulate
+from scheduler.sim.variations import prefix
+from scheduler.trace import Trace, TraceWindow
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/data/traces/ekya_cityscapes_microprofiles.csv"
 BASE = Setting(profiles="true", min_quality=0.0, overhead_s=TABLE_OVERHEAD_S, prune=False)
@@ -162,7 +167,48 @@ def predicted(study: Study, plots: Path | None) -> dict[str, Any]:
                 lost = [a - b for a, b in zip(study.line(settings, name, windows), exact, strict=True)]
                 out[f"{name}, {label}, {windows} windows"] = lost
                 row(f"{name}, {label}", points(lost))
+        out[f"all other cities known, {windows} windows"] = unlucky = _unlucky(study, windows)
+        row(f"{OURS}, all other cities known", points(unlucky))
     return out
+
+
+def _unlucky(study: Study, windows: int) -> list[float]:
+    """What is lost without luck: a planner that is told the true start, and of every option what it came to in all *other* cities, but
+    not what this window's draw will be."""
+    known = told_by_others(read_source(TABLE, windows).trace)
+    settings = [replace(BASE, streams=TEN, gpus=float(g), seed=seed) for g in GPUS for seed in range(study.seeds)]
+    came = [
+        simulate(prefix(known, TEN, s.seed), OURS, engine_config_of(s), overhead_s=s.overhead_s).mean_quality for s in settings
+    ]
+    exact = study.line([replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS], OURS, windows)
+    return [sum(came[i * study.seeds : (i + 1) * study.seeds]) / study.seeds - best for i, best in enumerate(exact)]
+
+
+def told_by_others(trace: Trace) -> Trace:
+    """The trace with predictions by least squares over the other streams: gain = part of the option + part of the headroom."""
+    names = trace.option_names()
+    rows = [
+        (s.id, [float(o.name == n) for n in names] + [1 - w.start_quality], (o.measured_quality or 0.0) - w.start_quality)
+        for s in trace.streams
+        for w in s.windows
+        for o in w.options
+    ]
+    told = []
+    for stream in trace.streams:
+        others = [(x, y) for id, x, y in rows if id != stream.id]
+        fitted = np.linalg.lstsq(np.array([x for x, _ in others]), np.array([y for _, y in others]), rcond=None)[0]
+        gains, headroom = dict(zip(names, fitted, strict=False)), float(fitted[-1])
+        told.append(stream.model_copy(update={"windows": tuple(_told(w, gains, headroom) for w in stream.windows)}))
+    return trace.model_copy(update={"streams": tuple(told)})
+
+
+def _told(window: TraceWindow, gains: Mapping[str, float], headroom: float) -> TraceWindow:
+    def end(name: str) -> float:
+        start = window.start_quality
+        return min(1.0, max(0.0, start + float(gains[name]) + headroom * (1 - start)))
+
+    options = tuple(o.model_copy(update={"predicted_quality": end(o.name)}) for o in window.options)
+    return window.model_copy(update={"options": options, "predicted_start_quality": window.start_quality})
 
 
 def slaq(study: Study, plots: Path | None) -> dict[str, Any]:

@@ -227,3 +227,10 @@ def test_the_authors_micro_profiles_under_one_contended_gpu() -> None:
     results = {p: run(trace, p, config) for p in ("thief-repeat", "no-retrain", "uniform(high,50)", "uniform(low,50)")}
     assert results["thief-repeat"].admitted > 0
     assert results["thief-repeat"].mean_quality > results["uniform(high,50)"].mean_quality
+
+
+def test_options_of_a_family_learn_from_each_other() -> None:
+    """A recorded option has a trial of its own; which ones are kin, the trace says."""
+    kin = option("long-a", 0.7).model_copy(update={"family": "a"})
+    trace = one_stream(window(0, 0.5), window(1, 0.5, kin, option("short", 0.6)))
+    assert dict(engine_config(trace, ENGINE).families) == {"long-a": "a", "short": "short"}
