@@ -404,7 +404,11 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
 
 TWO_GPUS = (Gpu(id="0", capacity_pct=60, memory_mib=500), Gpu(id="1", capacity_pct=40, memory_mib=300))
 ANY_CONFIG = [
-    *(replace(ENGINE, policy=p) for p in ("thief-repeat", "uniform(full,50)", "no-retrain", "optimal", "cached(time)")),
+    *(
+        replace(ENGINE, policy=p)
+        for p in ("lookahead", "thief-repeat", "uniform(full,50)", "no-retrain", "optimal", "cached(time)")
+    ),
+    replace(ENGINE, policy="lookahead", gpus=TWO_GPUS, train_memory_mib=300, job_max_pct=50.0, react_dwell_s=1.0),
     replace(ENGINE, policy="cloud", network=Network(up_mbps=10, down_mbps=10, up_mb=20, down_mb=20)),
     replace(ENGINE, policy="thief", gpus=TWO_GPUS, train_memory_mib=300, slaq="sum", react_dwell_s=1.0),
     *(replace(ENGINE, slaq=objective, react=objective == "sum", slaq_age_s=5.0) for objective in ("sum", "minmax", "finish")),
