@@ -202,7 +202,8 @@ class BoxEngine:
         state = self.state
         state.window += 1
         state.opened_s, state.ends_s = at_s, at_s + seconds
-        state.planned_s, state.predicted, state.notes, state.reacting = None, None, [], False
+        state.planned_s, state.predicted, state.notes = None, None, []
+        state.reacting, state.why = False, []
         for stream in state.streams.values():
             _reset_for_window(stream)
         self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))

@@ -448,3 +448,13 @@ def test_retrainings_that_no_longer_fit_are_given_up_and_the_box_goes_on() -> No
     assert plans(commands)
     assert "no-room" in [c.code for c in commands if isinstance(c, Note)]
     assert engine.state.streams["a"].running is None
+
+
+def test_a_reason_that_no_plan_took_up_does_not_reach_the_next_window() -> None:
+    engine = box()
+    late = replace(engine.config, react_dwell_s=500.0)
+    engine.config = late
+    epoch(engine, "a", 2, 40.0, quality=0.95)
+    engine.handle(TimerFired(at_s=200.0, timer=WINDOW_END))
+    commands = prepare(engine, "ab", window=2, at_s=210.0)
+    assert not [r for p in plans(commands) for r in p.reasons if r.startswith("planned anew")]
