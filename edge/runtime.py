@@ -46,7 +46,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine
-from scheduler.types import EpochReport, KnobProfile, Traits, WindowOutcome
+from scheduler.types import EpochReport, KnobProfile, Observation, Traits, WindowOutcome
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
@@ -149,6 +149,7 @@ class BoxRuntime:
         self._sampling_problem = ""
         self._complaints: dict[str, str] = {}
         self._rolling_back: dict[str, str] = {}
+        self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
         self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
         self._helpers: list[threading.Thread] = []
         self._execute: dict[type[Command], Callable[..., None]] = {
@@ -214,10 +215,16 @@ class BoxRuntime:
                 knobs=entry.knobs,
                 version=serving.id,
                 quality=serving.quality,
-                observations=self.parts.store.observations(camera_id),
+                observations=self._observations().get(camera_id, ()),
                 cached=self.parts.shelf.cached(camera_id),
             )  # fmt: skip
         )
+
+    def _observations(self) -> dict[str, tuple[Observation, ...]]:
+        """What came of earlier predictions, read once: all cameras stand in the same rows."""
+        if self._observed is None:
+            self._observed = self.parts.store.observations()
+        return self._observed
 
     def _handle(self, make: Callable[[float], ev.Event]) -> None:
         now_s = max(self._last_s, self.parts.clock.monotonic_s())

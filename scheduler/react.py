@@ -29,17 +29,19 @@ _PACE_EPOCHS = 2
 def expectations(trials: Sequence[ProfileTrial], configs: Sequence[RetrainConfig], *, n_train: int) -> dict[str, Expected]:
     """What each configuration should look like on its way, by name. A trial of one point has no curve, one without a cost per
     epoch no pace."""
-    runs = {microprofile.family_key(t.config): t for t in trials if t.quality}
-    found = {}
-    for config in configs:
-        trial = runs.get(microprofile.family_key(config))
-        if trial is not None:
-            found[config.name] = _expected(trial, config, n_train)
-    return found
+    runs = {
+        microprofile.family_key(t.config): (t, microprofile.trial_curve(t) if len(t.quality) > 1 else None)
+        for t in trials
+        if t.quality
+    }
+    return {
+        config.name: _expected(*runs[key], config, n_train)
+        for config in configs
+        if (key := microprofile.family_key(config)) in runs
+    }
 
 
-def _expected(trial: ProfileTrial, config: RetrainConfig, n_train: int) -> Expected:
-    curve = microprofile.trial_curve(trial) if len(trial.quality) > 1 else None
+def _expected(trial: ProfileTrial, curve: LearningCurve | None, config: RetrainConfig, n_train: int) -> Expected:
     path = tuple(curve.at(epoch) for epoch in range(config.epochs + 1)) if curve else ()
     epochs_gpu_s = microprofile.cost_gpu_s(trial, config, n_train) - trial.init_gpu_s
     return Expected(path=path, epoch_gpu_s=epochs_gpu_s / config.epochs)

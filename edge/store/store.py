@@ -214,10 +214,13 @@ class Store:
         rows = self._rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
         return [_window(row) for row in reversed(rows)]
 
-    def observations(self, stream: str, *, windows: int = 200) -> tuple[Observation, ...]:
-        """What came of a camera's predictions in the newest `windows` windows, newest last."""
-        outcomes = [s for w in self.windows(windows) for s in w.outcome.streams if s.id == stream]
-        return tuple(s.observation for s in outcomes if s.observation is not None)
+    def observations(self, *, windows: int = 200) -> dict[str, tuple[Observation, ...]]:
+        """What came of each camera's predictions in the newest `windows` windows, newest last; cameras without any are left out."""
+        found: dict[str, list[Observation]] = {}
+        for outcome in (s for w in self.windows(windows) for s in w.outcome.streams):
+            if outcome.observation is not None:
+                found.setdefault(outcome.id, []).append(outcome.observation)
+        return {stream: tuple(seen) for stream, seen in found.items()}
 
     def next_window(self) -> int:
         """The number after the last recorded window; 0 in a new database."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-import tracemalloc
 from collections.abc import Sequence
 
-from targets import print_targets
+from targets import peak_mib, print_targets
 
 from scheduler.registry import Policy, make_policy
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
@@ -53,15 +52,6 @@ def timed(policy: Policy, snapshots: Sequence[Snapshot]) -> tuple[list[float], l
 
 def mean_quality(plans: Sequence[Plan]) -> float:
     return statistics.mean(p.expected_quality for p in plans)
-
-
-def peak_mib(policy: Policy, snapshot: Snapshot) -> float:
-    """Most memory that one plan has allocated at a time."""
-    tracemalloc.start()
-    policy(snapshot)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 2**20
 
 
 def print_speed(

@@ -17,7 +17,7 @@ import bench_lookahead
 import bench_slaq
 
 from scheduler.ekya.clairvoyant import clairvoyant
-from scheduler.registry import make_policy
+from scheduler.registry import Policy, make_policy
 from scheduler.sim.random_profiles import linear_knobs, random_snapshot, sampled_knobs
 from scheduler.types import Snapshot
 
@@ -74,7 +74,7 @@ def _plans() -> Iterator[Row]:
         what="one plan, 1,000 streams, 100 GPUs, 18 configurations", anchor="none", to_reach="2,000 ms",
         measured=", ".join(f"{k} {v:.0f} ms" for k, v in ms.items()), ok=max(ms.values()) <= 2000,
     )  # fmt: skip
-    mib = {name: _peak_mib(name, large[0]) for name in ms}
+    mib = {name: peak_mib(make_policy(name), large[0]) for name in ms}
     yield Row(
         what="memory of a plan, 1,000 streams", anchor="-", to_reach="200 MiB",
         measured=", ".join(f"{k} {v:.0f} MiB" for k, v in mib.items()), ok=max(mib.values()) < 200,
@@ -162,9 +162,10 @@ def _median_ms(name: str, snapshots: Sequence[Snapshot]) -> float:
     return statistics.median(taken_ms)
 
 
-def _peak_mib(name: str, snapshot: Snapshot) -> float:
+def peak_mib(policy: Policy, snapshot: Snapshot) -> float:
+    """Most memory that one plan has allocated at a time."""
     tracemalloc.start()
-    make_policy(name)(snapshot)
+    policy(snapshot)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak / 2**20

@@ -58,9 +58,9 @@ def test_what_came_of_predictions_is_read_back_from_the_windows(store: Store) ->
         seen = None if window == 2 else observed(window)
         stream = replace(made.streams[0], observation=seen)
         store.add_window(replace(made, streams=(stream,)), opened_utc=1.0, closed_utc=2.0)
-    assert [o.window for o in store.observations("yard")] == [0, 1, 3]
-    assert store.observations("yard", windows=2) == (observed(3),)
-    assert store.observations("gate") == ()
+    assert [o.window for o in store.observations()["yard"]] == [0, 1, 3]
+    assert store.observations(windows=2)["yard"] == (observed(3),)
+    assert "gate" not in store.observations()
     assert store.windows()[0].outcome.streams[0].observation == observed(0)
 
 
