@@ -45,3 +45,12 @@ def line_style(policy: str) -> dict[str, Any]:
         return {"marker": "x", "ms": 5, "lw": 1.2, "ls": ":"}
     planner = policy.startswith(("thief", "optimal", "lookahead", "clairvoyant"))
     return {"marker": "o", "ms": 4, "lw": 2.5 if planner else 1.2, "ls": "-" if planner else "--"}
+
+
+def finish_panel(panel: Any, x_label: str, title: str) -> None:
+    """Labels, grid and legend of a panel that shows mean quality."""
+    panel.set_xlabel(x_label)
+    panel.set_ylabel("mean quality")
+    panel.set_title(title, fontsize=10)
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=7)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UsageError
-from edge.plotting import line_style, picture
+from edge.plotting import finish_panel, line_style, picture
 from edge.simulate.sweep import Point
 
 LABELS = {
@@ -42,7 +42,7 @@ def _draw_time(path: Path, point: Point, title: str) -> None:
             mean = np.mean(list(result.quality.values()), axis=0)
             label = f"{result.policy} ({result.mean_quality:.3f})"
             panel.plot(np.arange(len(mean)), mean, label=label, **line_style(result.policy))
-        _finish(panel, "window", title)
+        finish_panel(panel, "window", title)
 
 
 def _draw_sweep(path: Path, points: Sequence[Point], axes: Mapping[str, Sequence[Any]], title: str) -> None:
@@ -54,12 +54,4 @@ def _draw_sweep(path: Path, points: Sequence[Point], axes: Mapping[str, Sequence
             for number, result in enumerate(chosen[0].results):
                 quality = [p.results[number].mean_quality for p in chosen]
                 panel.plot([p.at[along] for p in chosen], quality, label=result.policy, **line_style(result.policy))
-            _finish(panel, LABELS[along], f"{title}, {across} {value:g}" if across else title)
-
-
-def _finish(panel: Any, x_label: str, title: str) -> None:
-    panel.set_xlabel(x_label)
-    panel.set_ylabel("mean quality")
-    panel.set_title(title, fontsize=10)
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=7)
+            finish_panel(panel, LABELS[along], f"{title}, {across} {value:g}" if across else title)

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from edge.plotting import line_style, picture
+from edge.plotting import finish_panel, line_style, picture
 from edge.simulate.source import TABLE_OVERHEAD_S, read_source
 from edge.simulate.sweep import Setting, engine_config_of, fixed_by_hold_out, link, run_many
 from scheduler.registry import UNIFORM_FAMILY
@@ -256,8 +256,8 @@ def noise(study: Study, plots: Path | None) -> dict[str, Any]:
             theirs.plot(GPUS, FIG_2_11B_UNIFORM, label="uniform(2,50)", ls="--", marker="x", ms=5, color="gray")
             uniform = study.line([replace(BASE, streams=TEN, gpus=float(g)) for g in GPUS], "uniform(low,50)")
             ours.plot(GPUS, uniform, label="uniform(low,50)", ls="--", marker="o", ms=4, color="gray")
-            finish(ours, "GPUs", f"recorded traces, {EKYA}")
-            finish(theirs, "GPUs", "published, figure 2.11b")
+            finish_panel(ours, "GPUs", f"recorded traces, {EKYA}")
+            finish_panel(theirs, "GPUs", "published, figure 2.11b")
     return out
 
 
@@ -286,8 +286,8 @@ def streams(study: Study, plots: Path | None) -> dict[str, Any]:
                     paper.plot(FIG_2_6_STREAMS, published[name], label=name, color=color, **line_style("paper"))
                 for policy, color in zip(more, ("black", "gray"), strict=True):
                     recorded.plot(FIG_2_6_STREAMS, out[f"{gpus} {policy}"], label=policy, color=color, **line_style(policy))
-                finish(recorded, "streams", f"recorded traces, {gpus} GPU")
-                finish(paper, "streams", f"published, figure 2.6, {gpus} GPU")
+                finish_panel(recorded, "streams", f"recorded traces, {gpus} GPU")
+                finish_panel(paper, "streams", f"published, figure 2.6, {gpus} GPU")
     out["capacity"] = capacity(study, ours)
     return out
 
@@ -335,7 +335,7 @@ def provisioning(study: Study, plots: Path | None) -> dict[str, Any]:
                 panel.plot(GPUS, FIG_2_8[name], label=f"paper {name}", color=f"C{number}", **line_style("paper"))
             panel.plot(GPUS, ours, label=OURS, color="black", **line_style(OURS))
             panel.plot(GPUS, idle, label="no-retrain", color="gray", **line_style("no-retrain"))
-            finish(panel, "GPUs", f"{TEN} streams")
+            finish_panel(panel, "GPUs", f"{TEN} streams")
     return {EKYA: ekya, OURS: ours, "best uniform": best, "no-retrain": idle, "best uniform at 16, 32": far}
 
 
@@ -357,8 +357,8 @@ def factors(study: Study, plots: Path | None) -> dict[str, Any]:
                 ours.plot(FIG_2_10A_GPUS, out[policy], label=policy, **line_style(policy))
                 theirs.plot(FIG_2_10A_GPUS, published, label=policy, **line_style("paper"))
             ours.plot(FIG_2_10A_GPUS, out[OURS], label=OURS, color="black", **line_style(OURS))
-            finish(ours, "GPUs", "recorded traces")
-            finish(theirs, "GPUs", "published, figure 2.10a")
+            finish_panel(ours, "GPUs", "recorded traces")
+            finish_panel(theirs, "GPUs", "published, figure 2.10a")
     return out
 
 
@@ -377,7 +377,7 @@ def window_length(study: Study, plots: Path | None) -> dict[str, Any]:
             panel.plot(FIG_2_10B_S, out[EKYA], label=EKYA, color="C0", **line_style(EKYA))
             panel.plot(FIG_2_10B_S, FIG_2_10B, label="paper Ekya", color="C0", **line_style("paper"))
             panel.plot(FIG_2_10B_S, out["no-retrain"], label="no-retrain", color="gray", **line_style("no-retrain"))
-            finish(panel, "window, s", f"{TEN} streams, 4 GPUs")
+            finish_panel(panel, "window, s", f"{TEN} streams, 4 GPUs")
     return out
 
 
@@ -396,14 +396,6 @@ def cloud(study: Study, plots: Path | None) -> dict[str, Any]:
     row(EKYA, [out[EKYA], f"({CLOUD_EKYA:.3f})"], 12)
     row(OURS, [out[OURS]], 12)
     return out
-
-
-def finish(panel: Any, x_label: str, title: str) -> None:
-    panel.set_xlabel(x_label)
-    panel.set_ylabel("mean quality")
-    panel.set_title(title, fontsize=10)
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=7)
 
 
 SECTIONS: dict[str, Callable[[Study, Path | None], dict[str, Any]]] = {
