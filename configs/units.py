@@ -11,6 +11,9 @@ import re
 #: Object classes every detector of the box is mapped to; `Detections.class_id` indexes this tuple.
 CLASSES: tuple[str, ...] = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "animal")
 
+#: Class index of a region that moved but holds no object: only in labels and predictions of classification, never shown.
+NOTHING = len(CLASSES)
+
 #: COCO class index -> index in CLASSES (COCO 14-23 are bird, cat, dog, ... giraffe: all "animal").
 COCO_TO_CLASSES: dict[int, int] = {0: 0, 1: 1, 2: 2, 3: 3, 5: 4, 7: 5} | dict.fromkeys(range(14, 24), 6)
 

@@ -12,21 +12,18 @@ import contextlib
 import functools
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
-from edge import jobs
-from edge.clock import Clock
 from edge.gpu.base import ComputeBackend, Lane
 from edge.inference import InferenceWorker
 from edge.journal import Journal
-from edge.sampling import Sampler, no_limit
-from edge.shelf import Shelf
-from edge.store.store import Store
-from models.detector import Detector
+from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
+from edge.sampling import Sampler
+from models.tasks.base import Task
+from models.tasks.detection import DETECTION
 from scheduler import events as ev
 from scheduler.codec import encode
 from scheduler.commands import (
@@ -39,14 +36,11 @@ from scheduler.commands import (
     SetKnobs,
     SetShares,
     SetTimer,
-    StartGate,
-    StartLabelling,
-    StartProfiling,
     StartRetraining,
     SwapModel,
 )
 from scheduler.engine import BoxEngine
-from scheduler.types import EpochReport, KnobProfile, Observation, Traits, WindowOutcome
+from scheduler.types import EpochReport, KnobProfile, Observation, WindowOutcome
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
@@ -90,6 +84,7 @@ class Watched:
     arch: str
     knobs: tuple[KnobProfile, ...]
     profiled_cost_s: float
+    task: Task = DETECTION
     live: bool = True
 
 
@@ -105,23 +100,13 @@ class Job:
 
 
 @dataclass(kw_only=True)
-class Parts:
-    """What a runtime is made of; `edge.wiring` chooses the concrete classes. require_room: raises StorageError when the disk is to
-    be left alone, so that nothing new is trained."""
+class Parts(LearningParts):
+    """What a runtime is made of; `edge.wiring` chooses the concrete classes."""
 
     engine: BoxEngine
     backend: ComputeBackend
     journal: Journal
-    store: Store
-    shelf: Shelf
-    samples: jobs.Samples
     sampler: Sampler
-    golden: Detector
-    clock: Clock
-    scoring: jobs.Scoring
-    seed: int = 0
-    replay_windows: int = 3
-    require_room: Callable[[], None] = no_limit
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
 
@@ -150,16 +135,13 @@ class BoxRuntime:
         self._complaints: dict[str, str] = {}
         self._rolling_back: dict[str, str] = {}
         self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
-        self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
+        self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
         self._helpers: list[threading.Thread] = []
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,
             SetShares: self._set_shares,
             SetKnobs: self._set_knobs,
-            StartLabelling: self._start_labelling,
-            StartProfiling: self._start_profiling,
-            StartRetraining: self._start_retraining,
-            StartGate: self._start_gate,
+            **dict.fromkeys(KINDS, self._start_job),
             CancelJob: self._cancel_job,
             SwapModel: self._swap_model,
             RejectModel: self._reject_model,
@@ -248,7 +230,7 @@ class BoxRuntime:
     def _answer_failure(self, command: Command, error: Exception) -> None:
         """The engine waits for an answer to these; one that could not even be started has failed."""
         code, text = failure_of(error)
-        if isinstance(command, (StartLabelling, StartProfiling, StartRetraining, StartGate)):
+        if isinstance(command, LearningCommand):
             self.post(functools.partial(_failed_event, command.job, command.stream, code, text))
         elif isinstance(command, SwapModel):
             self.post(functools.partial(_swap_failed_event, command.stream, command.version, text))
@@ -432,103 +414,16 @@ class BoxRuntime:
 
     # --- commands: jobs -----------------------------------------------------------------------------------------------
 
-    def _start_labelling(self, command: StartLabelling) -> None:
-        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
-            result = jobs.run_in_lane(
-                jobs.label_steps(
-                    self.parts.samples, self.parts.golden.clone(), self.parts.shelf.detector(command.version),
-                    stream=command.stream, window=command.window, frames=command.frames,
-                    holdout_frac=command.holdout_frac, scoring=self.parts.scoring, yield_point=lane.checkpoint,
-                ),
-                lane,
-            )  # fmt: skip
-            if result.quality is not None:
-                self._keep_quality(command.stream, result.quality, command.version)
-            traits = replace(result.traits, daypart=daypart(self.parts.clock.utc_s()))
-            self._traits[command.stream] = (command.window, traits)
-            gpu_s = cpu_s()
-            return lambda at_s: ev.LabelDone(
-                at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=gpu_s, golden_gpu_s=gpu_s / result.new if result.new else None, traits=traits,
-            )  # fmt: skip
+    def _start_job(self, command: LearningCommand) -> None:
+        self._spawn(command.job, command.stream, KINDS[type(command)], self._live_jobs.body(command))
 
-        self._spawn(command.job, command.stream, "labelling", body)
+    def _on_epoch(self, command: StartRetraining, report: EpochReport) -> None:
+        job = self.jobs.get(command.job)
+        if job is not None:
+            job.done_frac = report.epoch / command.config.epochs
+        self.post(lambda at_s: ev.EpochDone(at_s=at_s, stream=command.stream, report=report))
 
-    def _start_profiling(self, command: StartProfiling) -> None:
-        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
-            trials, n_train = jobs.run_in_lane(
-                jobs.profile_steps(
-                    self.parts.samples, self.parts.shelf.detector(command.version), stream=command.stream,
-                    window=command.window, configs=command.configs, epochs=command.epochs, data_frac=command.data_frac,
-                    budget_gpu_s=command.budget_gpu_s, seed=self._seed(command.job), timer=cpu_s,
-                    scoring=self.parts.scoring,
-                    yield_point=lane.checkpoint,
-                ),
-                lane,
-            )  # fmt: skip
-            gpu_s = cpu_s()
-            return lambda at_s: ev.ProfileDone(
-                at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s
-            )
-
-        self._spawn(command.job, command.stream, "profiling", body)
-
-    def _start_retraining(self, command: StartRetraining) -> None:
-        def on_epoch(report: EpochReport) -> None:
-            job = self.jobs.get(command.job)
-            if job is not None:
-                job.done_frac = report.epoch / command.config.epochs
-            self.post(lambda at_s: ev.EpochDone(at_s=at_s, stream=command.stream, report=report))
-
-        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
-            self.parts.require_room()
-            detector = jobs.run_in_lane(
-                jobs.retrain_steps(
-                    self.parts.samples, self.parts.shelf.detector(command.version), job=command.job, stream=command.stream,
-                    window=command.window, replay_windows=self.parts.replay_windows, config=command.config,
-                    seed=self._seed(command.job), timer=cpu_s, on_epoch=on_epoch, scoring=self.parts.scoring,
-                    yield_point=lane.checkpoint,
-                ),
-                lane,
-            )  # fmt: skip
-            window, traits = self._traits.get(command.stream, (-1, None))
-            version = self.parts.shelf.keep_candidate(
-                command.stream, parent=command.version, detector=detector, config=command.config, window=command.window,
-                traits=traits if window == command.window else None,
-            )  # fmt: skip
-            gpu_s = cpu_s()
-            return lambda at_s: ev.RetrainDone(
-                at_s=at_s, job=command.job, stream=command.stream, candidate=version.id, gpu_s=gpu_s
-            )
-
-        self._spawn(command.job, command.stream, "retraining", body)
-
-    def _start_gate(self, command: StartGate) -> None:
-        def body(lane: Lane, cpu_s: Callable[[], float]) -> Callable[[float], ev.Event]:
-            shelf = self.parts.shelf
-            result = jobs.run_in_lane(
-                jobs.gate_steps(
-                    self.parts.samples, self.parts.golden.clone(), shelf.detector(command.version),
-                    shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
-                    holdout_frac=self.parts.engine.config.holdout_frac, scoring=self.parts.scoring,
-                    yield_point=lane.checkpoint,
-                ),
-                lane,
-            )  # fmt: skip
-            if result.serving_quality is not None:
-                self._keep_quality(command.stream, result.serving_quality, command.version)
-            gpu_s = cpu_s()
-            return lambda at_s: ev.GateDone(
-                at_s=at_s, job=command.job, stream=command.stream, candidate=command.candidate,
-                serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
-                gpu_s=gpu_s,
-            )  # fmt: skip
-
-        self._spawn(command.job, command.stream, "gate", body)
-
-    def _spawn(
-        self, job_id: str, stream: str, kind: str, body: Callable[[Lane, Callable[[], float]], Callable[[float], ev.Event]]
-    ) -> None:
+    def _spawn(self, job_id: str, stream: str, kind: str, body: Body) -> None:
         """Runs a learning job in a thread of its own; whatever goes wrong there becomes JobFailed and nothing else."""
         lane = self.parts.backend.open_lane(job_id)
         clock = self.parts.clock
@@ -582,14 +477,10 @@ class BoxRuntime:
         self.parts.shelf.admit(command.stream, command.version, command.quality)
         entry.worker.swap(detector, command.version)
         if command.quality is not None:
-            self._keep_quality(command.stream, command.quality, command.version)
+            self._live_jobs.keep_quality(command.stream, command.quality, command.version)
         log.info(
             "%s: model %s admitted, F1 %s on labels of this window", command.stream, command.version, _shown(command.quality)
         )
-
-    def _keep_quality(self, stream: str, quality: float, version: str) -> None:
-        now_utc = self.parts.clock.utc_s()
-        self._keep(lambda: self.parts.store.add_quality(stream, now_utc, quality, kind="f1", version=version))
 
     def _keep(self, write: Callable[[], object]) -> None:
         """For records the box can live without: a full disk is said, not raised."""
@@ -598,25 +489,12 @@ class BoxRuntime:
         except StorageError as error:
             log.warning("not recorded: %s", error)
 
-    def _seed(self, job_id: str) -> int:
-        return stable_seed(self.parts.seed, job_id)
+    def _task_of(self, camera_id: str) -> Task:
+        return self.watched[camera_id].task
 
 
 def infer_job(camera_id: str) -> str:
     return f"{camera_id}/infer"
-
-
-def daypart(utc_s: float) -> str:
-    """Which quarter of the local day it is."""
-    return ("night", "morning", "afternoon", "evening")[time.localtime(utc_s).tm_hour // 6]
-
-
-def stable_seed(seed: int, text: str) -> int:
-    """The same for the same job in every run (Python's hash is not)."""
-    value = seed
-    for letter in text.encode():
-        value = (value * 131 + letter) % (2**31 - 1)
-    return value
 
 
 def failure_of(error: Exception) -> tuple[str, str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from models.labelled import LabelledImage
+from models.tasks.base import Picture
 from scheduler.types import Detections
 from streams.samples import SampleRef, SampleStore
 
@@ -41,8 +40,8 @@ class FileSamples:
     def sampled(self, stream: str, window: int) -> Sequence[SampleRef]:
         return self._store.sampled(stream, window)
 
-    def image(self, ref: Any) -> np.ndarray:
-        return self._store.load_image(ref)
+    def picture(self, ref: Any) -> Picture:
+        return Picture(image=self._store.load_image(ref))
 
     def labels(self, ref: Any) -> Detections | None:
         return self._store.load_labels(ref).detections if self._store.split(ref) is not None else None

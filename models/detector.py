@@ -29,6 +29,22 @@ class DetectorSpec:
 YieldPoint = Callable[[], None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedBody:
+    """A detector cut in three, so that only its network needs another form to be served faster: `decode(network(encode(image)))` is
+    what `predict([image])` says.
+
+    network: from one float32 tensor (B, 3, H, W) to a tuple of tensors, in evaluation mode, on the CPU, free to be exported or
+    quantised (a copy, not the detector's own). encode: a picture -> (float32 array (1, 3, H, W), whatever `decode` needs of it).
+    decode: the network's outputs for that picture as float32 arrays, that context and a score threshold -> Detections.
+    example_px: (H, W) of what `encode` makes of a 16:9 picture; a fixed-shape form is built per shape really met."""
+
+    network: torch.nn.Module
+    encode: Callable[[np.ndarray], tuple[np.ndarray, object]]
+    decode: Callable[[Sequence[np.ndarray], object, float], Detections]
+    example_px: tuple[int, int]
+
+
 class Detector(Protocol):
     spec: DetectorSpec
 

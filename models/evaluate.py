@@ -178,6 +178,23 @@ def quality_report(frames: Iterable[FramePair], *, score_min: float = SCORE_MIN)
     )
 
 
+def gain_sd(old: Sequence[MatchCounts], new: Sequence[MatchCounts]) -> float | None:
+    """Standard error of F1(new) - F1(old) on the same frames, by the jackknife over frames (Efron 1979): a frame is the unit, because
+    the objects of one frame are right or wrong together. None for fewer than two frames. Raises ValueError for unequal lengths."""
+    if len(old) != len(new):
+        raise ValueError(f"a gain needs the same frames for both models, got {len(old)} and {len(new)}")
+    n = len(old)
+    if n < 2:
+        return None
+    left_out = np.array([_without(new, i) - _without(old, i) for i in range(n)])
+    return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
+
+
+def _without(counts: Sequence[MatchCounts], index: int) -> float:
+    total, one = MatchCounts.total(counts), counts[index]
+    return MatchCounts(total.tp - one.tp, total.fp - one.fp, total.fn - one.fn).f1
+
+
 def running_f1(counts: Iterable[MatchCounts], *, window: int) -> Iterator[float]:
     """F1 over the last `window` frames, once per frame: quality over time.  window: frames, at least 1."""
     if window < 1:

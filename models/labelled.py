@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.tasks.base import Picture
 from scheduler.types import Detections
 
 if TYPE_CHECKING:
     from models.detector import Detector, YieldPoint
+    from models.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,15 +27,21 @@ class LabelledImage:
         if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3:
             raise ValueError(f"LabelledImage.image must be uint8 (H, W, 3), got {self.image.dtype} {self.image.shape}")
 
+    @property
+    def picture(self) -> Picture:
+        """The image as a task sees it; the regions to classify are those that have labels."""
+        return Picture(image=self.image, regions=self.labels.xyxy)
+
 
 def predicted(
-    detector: Detector, samples: Sequence[LabelledImage], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
-) -> Iterator[tuple[Detections, Detections]]:
+    detector: Detector, samples: Sequence[LabelledImage], *, task: Task, score_min: float = 0.25,
+    yield_point: YieldPoint | None = None,
+) -> Iterator[tuple[Detections, Detections]]:  # fmt: skip
     """(predictions, labels) of one sample per `next`, so that evaluation can be scheduled like training.
     `samples` may load lazily; each is read once, in order."""
     for i in range(len(samples)):
         sample = samples[i]
-        yield detector.predict([sample.image], score_min=score_min, yield_point=yield_point)[0], sample.labels
+        yield task.predict(detector, [sample.picture], score_min=score_min, yield_point=yield_point)[0], sample.labels
 
 
 def spread(n: int, wanted: int) -> list[int]:

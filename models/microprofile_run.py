@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from models.detector import Detector, YieldPoint
-from models.evaluate import IOU_MIN, SCORE_MIN, MatchCounts, match_counts
+from models.evaluate import MatchCounts
 from models.labelled import LabelledImage, Subset, predicted
 from models.retrain import Step, n_used, retrain
+from models.tasks.base import Scoring, Task
+from models.tasks.detection import DETECTION
 from scheduler.ekya.microprofile import families
 from scheduler.types import ProfileTrial, RetrainConfig
 
@@ -65,8 +67,8 @@ def microprofile(
     timer: Timer,
     yield_point: YieldPoint | None = None,
     n_min: int = N_MIN,
-    score_min: float = SCORE_MIN,
-    iou_min: float = IOU_MIN,
+    scoring: Scoring | None = None,
+    task: Task = DETECTION,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
@@ -77,10 +79,10 @@ def microprofile(
     """
     if not len(train) or not len(holdout) or not configs:
         return ()
-    judge = _Judge(holdout, yield_point, score_min, iou_min)
+    judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
     started_s = timer()
     before = yield from judge.quality(serving)
-    trials = [_started(serving, train, c, epochs, data_frac, seed, n_min, before, timer) for c in families(configs)]
+    trials = [_started(serving, train, c, epochs, data_frac, seed, n_min, before, timer, task) for c in families(configs)]
     try:
         for _ in range(epochs):
             for trial in trials:
@@ -111,6 +113,7 @@ def _started(
     n_min: int,
     before: float,
     timer: Timer,
+    task: Task,
 ) -> _Trial:
     started_s = timer()
     n_profiled = sample_size(config, len(train), data_frac, n_min)
@@ -118,7 +121,7 @@ def _started(
     detector = serving.clone()
     batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
     short = replace(config, epochs=epochs, batch=batch, data_frac=1.0, replay_frac=0.0)
-    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed)
+    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed, task=task)
     return _Trial(
         config=config,
         detector=detector,
@@ -148,12 +151,15 @@ class _Judge:
 
     holdout: Sequence[LabelledImage]
     yield_point: YieldPoint | None
-    score_min: float
-    iou_min: float
+    scoring: Scoring
+    task: Task
 
     def quality(self, detector: Detector) -> Generator[None, None, float]:
         total = MatchCounts()
-        for found, labels in predicted(detector, self.holdout, score_min=self.score_min, yield_point=self.yield_point):
-            total += match_counts(found, labels, iou_min=self.iou_min, score_min=self.score_min)
+        judged = predicted(
+            detector, self.holdout, task=self.task, score_min=self.scoring.score_min, yield_point=self.yield_point
+        )
+        for found, labels in judged:
+            total += self.task.counts(found, labels, self.scoring)
             yield
         return total.f1

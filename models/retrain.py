@@ -22,6 +22,8 @@ from configs.errors import JobError
 from models.augment import Augmentation, augmented
 from models.detector import Detector
 from models.labelled import LabelledImage
+from models.tasks.base import Task
+from models.tasks.detection import DETECTION
 from scheduler.types import RetrainConfig
 
 __all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "retrain"]
@@ -68,6 +70,7 @@ def retrain(
     micro_batch: int = 1,
     replay: Sequence[LabelledImage] = (),
     augmentation: Augmentation | None = None,
+    task: Task = DETECTION,
 ) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
@@ -79,7 +82,7 @@ def retrain(
     _check(config, micro_batch)
     if not len(samples):
         raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
-    run = _Run(detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation())
+    run = _Run(detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task)
     return run.steps(samples, replay)
 
 
@@ -125,10 +128,10 @@ class _Run:
     """One retraining: the optimiser, its schedule and the random choices."""
 
     def __init__(
-        self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation
+        self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task
     ) -> None:
         self._detector, self._config, self._micro_batch = detector, config, micro_batch
-        self._augmentation = augmentation
+        self._augmentation, self._task = augmentation, task
         self._rng = np.random.default_rng(seed)
         self._done = 0
 
@@ -175,7 +178,7 @@ class _Run:
         """Adds the gradients of a micro-batch, weighted by its part of the batch. Returns its mean loss per image."""
         changed = [augmented(sample, self._augmentation, self._rng) for sample in micro]
         try:
-            loss = self._detector.loss([s.image for s in changed], [s.labels for s in changed])
+            loss = self._task.loss(self._detector, [s.image for s in changed], [s.labels for s in changed])
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise JobError(f"the training loss became {value}", subject=self._config.name, remedy=_LOWER_LR, code="nan")

@@ -51,6 +51,30 @@ class StartLabelling(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartLook(Command):
+    """See what window `window` looked like to `version`, on up to `frames` sampled frames, without labels. Answer: LookDone or
+    JobFailed."""
+
+    job: str
+    stream: str
+    window: int
+    version: str
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartProbe(Command):
+    """Measure earlier versions (`candidates`) and `version` on the held-out labels of window `window`. Answer: ProbeDone or JobFailed;
+    a candidate whose files are gone is left out of the answer."""
+
+    job: str
+    stream: str
+    window: int
+    version: str
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartProfiling(Command):
     """Try each configuration (one per family, its epochs cut to `epochs`) on `data_frac` of the labelled sample, from `version`;
     stop after budget_gpu_s. Answer: ProfileDone or JobFailed."""
@@ -68,7 +92,8 @@ class StartProfiling(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartRetraining(Command):
-    """Answer: EpochDone after each epoch, then RetrainDone or JobFailed. remote_s: trained in a cloud, back after so many seconds."""
+    """Answer: EpochDone after each epoch, then RetrainDone or JobFailed. remote_s: trained in a cloud, back after so many seconds.
+    members: cameras whose labels are pooled for this one training (`stream` among them), empty: only `stream`."""
 
     job: str
     stream: str
@@ -76,11 +101,13 @@ class StartRetraining(Command):
     version: str
     config: RetrainConfig
     remote_s: float | None = None
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartGate(Command):
-    """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed."""
+    """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed.
+    holdout_frac: part of the window's frames that may be used for it."""
 
     job: str
     stream: str
@@ -88,6 +115,7 @@ class StartGate(Command):
     version: str
     candidate: str
     frames: int
+    holdout_frac: float = 1.0
     remote: bool = False
 
 
@@ -99,11 +127,14 @@ class CancelJob(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class SwapModel(Command):
-    """Make `version` the serving model of the stream between two frames. Answer: SwapDone or SwapFailed."""
+    """Make `version` the serving model of the stream between two frames. Answer: SwapDone or SwapFailed. reason: for people;
+    shadow: it first runs beside the serving one on some live frames and must hold its own there (edge.shadow)."""
 
     stream: str
     version: str
     quality: float | None
+    reason: str = ""
+    shadow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +172,8 @@ COMMANDS: tuple[type[Command], ...] = (
     SetShares,
     SetKnobs,
     StartLabelling,
+    StartLook,
+    StartProbe,
     StartProfiling,
     StartRetraining,
     StartGate,

@@ -488,6 +488,7 @@ class BoxEngine:
                 version=stream.version,
                 candidate=event.candidate,
                 frames=self.config.gate_frames,
+                holdout_frac=self.config.holdout_frac,
                 remote=self._needs.remote,
             )  # fmt: skip
         )

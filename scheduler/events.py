@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.types import CachedModel, EpochReport, KnobProfile, Observation, ProfileTrial, Traits
+from scheduler.types import (
+    CachedModel,
+    EpochReport,
+    KnobProfile,
+    Look,
+    Observation,
+    ProfileTrial,
+    RetrainConfig,
+    Signature,
+    Traits,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +35,8 @@ class BoxStarted(Event):
 @dataclass(frozen=True, kw_only=True)
 class CameraAdded(Event):
     """A camera joins. version: its serving model; quality: last measured quality of that model or None; observations: what came of
-    its earlier predictions, newest last; cached: models kept from earlier windows, newest first."""
+    its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
+    retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
@@ -33,6 +44,8 @@ class CameraAdded(Event):
     quality: float | None = None
     observations: tuple[Observation, ...] = ()
     cached: tuple[CachedModel, ...] = ()
+    retrain: tuple[RetrainConfig, ...] = ()
+    replaced: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +91,39 @@ class LabelDone(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LookDone(Event):
+    """What the last window looked like to the serving model, before any label; signature: the same, comparable over months."""
+
+    job: str
+    stream: str
+    look: Look
+    signature: Signature
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """An earlier version on the held-out labels that the serving one was measured on. gain_sd: standard error of
+    quality - serving_quality over those frames, None when there are too few."""
+
+    version: str
+    quality: float
+    gain_sd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeDone(Event):
+    """Earlier versions measured beside the serving one on the last window's held-out labels."""
+
+    job: str
+    stream: str
+    serving_quality: float | None
+    found: tuple[Probed, ...]
+    frames: int
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProfileDone(Event):
     """The micro-profiler's trials of one stream; n_train: labelled frames a full retraining would use."""
 
@@ -106,7 +152,8 @@ class RetrainDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class GateDone(Event):
-    """Serving and candidate model measured on the same held-out golden labels of the current window."""
+    """Serving and candidate model measured on the same held-out golden labels of the current window. gain_sd: standard error of
+    candidate_quality - serving_quality over those frames, None when there are too few."""
 
     job: str
     stream: str
@@ -115,6 +162,7 @@ class GateDone(Event):
     candidate_quality: float | None
     frames: int
     gpu_s: float
+    gain_sd: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +209,8 @@ EVENTS: tuple[type[Event], ...] = (
     KnobsMeasured,
     TimerFired,
     LabelDone,
+    LookDone,
+    ProbeDone,
     ProfileDone,
     EpochDone,
     RetrainDone,

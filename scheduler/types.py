@@ -16,13 +16,15 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
-    """One decoded picture of a stream. image: uint8 (H, W, 3) RGB, masks already burnt in."""
+    """One decoded picture of a stream. image: uint8 (H, W, 3) RGB, masks already burnt in. regions: float32 (N, 4) xyxy px of what
+    moves in it (`streams.motion`), None where nobody looks for movement."""
 
     stream: str
     seq: int
     captured_s: float
     captured_utc: float
     image: np.ndarray
+    regions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3:
@@ -75,7 +77,9 @@ class ModelVersion:
 @dataclass(frozen=True, kw_only=True)
 class RetrainConfig:
     """A retraining configuration (Ekya's gamma). layers_frac: share of the layers that train, counted from the output;
-    data_frac: share of the labelled sample used; replay_frac: share of each batch drawn from earlier windows."""
+    data_frac: share of the labelled sample used; replay_frac: share of each batch drawn from earlier windows.
+    head_neurons: width of a layer added before the output, 0: none (classifiers only); distill: weight of staying close to the
+    version it starts from (Rebuffi et al., iCaRL); balance: every class counts alike, however rare it is in the sample."""
 
     name: str
     epochs: int = 5
@@ -84,6 +88,9 @@ class RetrainConfig:
     data_frac: float = 1.0
     lr: float = 1e-3
     replay_frac: float = 0.0
+    head_neurons: int = 0
+    distill: float = 0.0
+    balance: bool = False
 
 
 # --- what a plan is made of -------------------------------------------------------------------------------------------
@@ -129,11 +136,67 @@ class Traits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrameLook:
+    """What one sampled frame of a window looked like, without labels. brightness: mean grey level; contrast: its standard deviation;
+    sharpness: variance of the Laplacian, log1p; all of the frame scaled to 160 px. confidence: mean score of the serving model's
+    detections (0 without any); objects: how many; class_frac: their classes; embedding: the model's pooled features, projected to a
+    few numbers (`models.embedding`)."""
+
+    brightness: float
+    contrast: float
+    sharpness: float
+    objects: float
+    confidence: float
+    class_frac: tuple[float, ...] = ()
+    embedding: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A window of a camera seen through the model that served it: a few frames, in time order. version: that model (embeddings and
+    confidences of different models do not compare)."""
+
+    version: str
+    frames: tuple[FrameLook, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """A window in a few numbers that do not depend on the model that serves, so that windows months apart compare
+    (`scheduler.drift.signature`). values: standardised; empty: unknown."""
+
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftTest:
+    """One drift detector's answer. statistic over threshold: it fired; the threshold is set for a documented false-alarm rate."""
+
+    name: str
+    statistic: float
+    threshold: float
+
+    @property
+    def fired(self) -> bool:
+        return self.statistic > self.threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A window against its reference. magnitude: 0 (as before) to 1 (nothing is as it was); tests: what was asked."""
+
+    drifted: bool
+    magnitude: float
+    tests: tuple[DriftTest, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class CachedModel:
-    """A model kept from an earlier window. traits: of the window it was trained on."""
+    """A model kept from an earlier window. traits, signature: of the window it was trained on."""
 
     name: str
     traits: Traits
+    signature: Signature | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

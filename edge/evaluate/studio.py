@@ -17,6 +17,7 @@ from edge.memo import Memo
 from models.detector import Detector
 from models.evaluate import match_counts
 from models.labelled import LabelledImage
+from models.tasks.base import Picture
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
 
@@ -276,8 +277,8 @@ class StudioSamples:
         passed = self.now_s / self._options.window_s - window
         return [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
 
-    def image(self, ref: Any) -> np.ndarray:
-        return self._studio.image(ref.stream, ref.index)
+    def picture(self, ref: Any) -> Picture:
+        return Picture(image=self._studio.image(ref.stream, ref.index))
 
     def labels(self, ref: Any) -> Detections | None:
         if (ref.stream, ref.index) not in self._splits:
@@ -292,7 +293,7 @@ class StudioSamples:
 
     def labelled(self, stream: str, windows: Sequence[int], split: str) -> list[LabelledImage]:
         return [
-            LabelledImage(image=self.image(c), labels=labels)
+            LabelledImage(image=self.picture(c).image, labels=labels)
             for c in self._with_split(stream, windows, split)
             if (labels := self.labels(c)) is not None
         ]

@@ -238,8 +238,7 @@ class EvaluateWorld:
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.now_s = at_s
-        holdout_frac = self._options.engine.holdout_frac
-        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, holdout_frac)
+        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         costs = self._studio.costs
         new = sum(self.samples.split(ref) is None for ref in refs)
         cost = new * costs.golden_gpu_s + 2 * len(refs) * costs.infer_gpu_s
@@ -250,8 +249,7 @@ class EvaluateWorld:
                 jobs.gate_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
-                    frames=command.frames, scoring=self._options.scoring,
-                    holdout_frac=holdout_frac,
+                    frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
                 )
             )  # fmt: skip
             self.record.gates.append(
@@ -266,7 +264,7 @@ class EvaluateWorld:
             return GateDone(
                 at_s=done_s, job=command.job, stream=command.stream, candidate=command.candidate,
                 serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
-                gpu_s=cost,
+                gpu_s=cost, gain_sd=result.gain_sd,
             )  # fmt: skip
 
         return Work(gpu_s=max(cost, 1e-6), finish=finish)

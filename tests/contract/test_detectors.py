@@ -206,8 +206,8 @@ def test_loss_falls_when_one_picture_is_learnt(detector: Detector) -> None:
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))
-    # Losses that assign labels to the best predictions rise while a random network finds its first objects.
-    assert min(losses[-10:]) < losses[0]
+    # Losses that assign labels to the best predictions rise while a random network finds its first objects, then fall.
+    assert min(losses[-10:]) < 0.5 * max(losses)
 
 
 def test_loss_is_the_mean_over_pictures_however_they_are_split(detector: Detector) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from models.fake import scripted_image
 from models.labelled import LabelledImage
+from models.tasks.base import Picture
 from scheduler.types import Detections
 
 
@@ -33,8 +32,8 @@ class MemorySamples:
     def sampled(self, stream: str, window: int) -> list[Ref]:
         return self._refs.get((stream, window), [])
 
-    def image(self, ref: Any) -> np.ndarray:
-        return scripted_image(ref.window * 1000 + ref.number)[0]
+    def picture(self, ref: Any) -> Picture:
+        return Picture(image=scripted_image(ref.window * 1000 + ref.number)[0])
 
     def truth(self, ref: Ref) -> Detections:
         return scripted_image(ref.window * 1000 + ref.number)[1]
@@ -50,7 +49,7 @@ class MemorySamples:
 
     def labelled(self, stream: str, windows: Sequence[int], split: str) -> list[LabelledImage]:
         return [
-            LabelledImage(image=self.image(ref), labels=self._labels[ref][0])
+            LabelledImage(image=self.picture(ref).image, labels=self._labels[ref][0])
             for window in windows
             for ref in self.sampled(stream, window)
             if self.split(ref) == split

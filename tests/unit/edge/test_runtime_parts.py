@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import JobCancelled, JobError, StorageError, WeightsError
-from edge.runtime import DEMAND_HEADROOM, STRIDES, failure_of, infer_job, knob_profiles, stable_seed
+from edge.live_jobs import stable_seed
+from edge.runtime import DEMAND_HEADROOM, STRIDES, failure_of, infer_job, knob_profiles
 
 
 @given(st.floats(0.1, 120), st.floats(1e-4, 2.0))

@@ -27,7 +27,9 @@ def test_f1_follows_skill(skill: float) -> None:
 
 def test_what_is_found_stays_found_when_the_skill_grows() -> None:
     low, high = FakeDetector(skill=0.4), FakeDetector(skill=0.7)
-    for (a, labels), (b, _) in zip(predicted(low, WORLD[:20]), predicted(high, WORLD[:20]), strict=True):
+    for (a, labels), (b, _) in zip(
+        predicted(low, WORLD[:20], task=DETECTION), predicted(high, WORLD[:20], task=DETECTION), strict=True
+    ):
         assert match_counts(a, labels).tp <= match_counts(b, labels).tp
 
 

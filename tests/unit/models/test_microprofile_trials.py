@@ -14,6 +14,7 @@ from models.evaluate import f1
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage, predicted
 from models.microprofile_run import microprofile, sample_size
+from models.tasks.detection import DETECTION
 from scheduler.types import Detections, ProfileTrial, RetrainConfig
 
 LOSS_S, PREDICT_S, CLONE_S = 0.5, 0.25, 2.0
@@ -85,7 +86,7 @@ def test_a_trial_measures_quality_and_compute_apart() -> None:
     assert trial.init_gpu_s == pytest.approx(CLONE_S)
     assert trial.gpu_s_per_epoch == pytest.approx(4 * LOSS_S), "evaluation is not charged to the epoch"
     assert len(trial.quality) == 4
-    assert trial.quality[0] == pytest.approx(f1(predicted(FakeDetector(skill=0.4), HOLDOUT)))
+    assert trial.quality[0] == pytest.approx(f1(predicted(FakeDetector(skill=0.4), HOLDOUT, task=DETECTION)))
     assert trial.quality[-1] > trial.quality[0]
     assert iterations == 3 * 4 + 4 * len(HOLDOUT)
 

@@ -1,0 +1,32 @@
+"""The learning jobs: look, probe, label, profile, retrain, gate. What they share is in `edge.jobs.base`."""
+
+from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_of, run_at_once, run_in_lane, split_of, spread
+from edge.jobs.gate import GateResult, gate_refs, gate_steps
+from edge.jobs.label import LabelResult, label_split, label_steps, traits_of
+from edge.jobs.profile import profile_steps
+from edge.jobs.train import half_way, retrain_steps
+from models.tasks.base import Scoring
+
+__all__ = [
+    "GateResult",
+    "LabelResult",
+    "SampleRef",
+    "Samples",
+    "Scoring",
+    "Steps",
+    "gate_refs",
+    "gate_steps",
+    "half_way",
+    "label_split",
+    "label_steps",
+    "no_yield",
+    "pools",
+    "profile_steps",
+    "quality_of",
+    "retrain_steps",
+    "run_at_once",
+    "run_in_lane",
+    "split_of",
+    "spread",
+    "traits_of",
+]

@@ -1,0 +1,119 @@
+"""What the learning jobs share: how they are run, where samples come from, how a model is judged.
+
+A job is a generator of iterations: each `next()` does one iteration of compute, the generator's return value is the answer. The live
+box runs them through a lane (`run_in_lane`), `evaluate` runs them to their end at once and charges virtual time: one copy of what a
+job does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from edge.gpu.base import Lane
+from models.detector import Detector, YieldPoint
+from models.evaluate import MatchCounts
+from models.labelled import LabelledImage
+from models.tasks.base import Picture, Scoring, Task
+from scheduler.types import Detections
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+def no_yield() -> None:
+    """A yield point that does nothing (virtual time, tests)."""
+
+
+class SampleRef(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Samples(Protocol):
+    """Where sampled frames and their golden labels lie. Live: files (`streams.samples`); evaluate: memory."""
+
+    def sampled(self, stream: str, window: int) -> Sequence[SampleRef]:
+        """All frames sampled in a window, in time order."""
+
+    def picture(self, ref: SampleRef) -> Picture:
+        """The frame, with the regions that moved in it where the task wants them."""
+
+    def labels(self, ref: SampleRef) -> Detections | None:
+        """Golden labels, None when the frame is not labelled yet."""
+
+    def split(self, ref: SampleRef) -> str | None:
+        """'train' or 'holdout' of a labelled frame, None before."""
+
+    def label(self, ref: SampleRef, labels: Detections, *, golden: str, split: str) -> None: ...
+
+    def labelled(self, stream: str, windows: Sequence[int], split: str) -> Sequence[LabelledImage]: ...
+
+
+def run_in_lane(steps: Steps[T], lane: Lane) -> T:
+    """Runs a job's iterations through its lane; raises JobCancelled out of the lane, closing the job cleanly."""
+    try:
+        while True:
+            with lane.iteration():
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return end.value
+    finally:
+        steps.close()
+
+
+def run_at_once(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def spread(refs: Sequence[SampleRef], count: int) -> list[SampleRef]:
+    """`count` of them, evenly spaced over time (all when there are fewer)."""
+    if count <= 0 or not refs:
+        return []
+    if len(refs) <= count:
+        return list(refs)
+    picks = np.linspace(0, len(refs) - 1, count).round().astype(int)
+    return [refs[i] for i in dict.fromkeys(picks.tolist())]
+
+
+def split_of(index: int, holdout_frac: float) -> str:
+    """Every 1/holdout_frac-th frame is held out, so both splits cover the whole window."""
+    return "holdout" if int((index + 1) * holdout_frac) > int(index * holdout_frac) else "train"
+
+
+def pools(samples: Samples, stream: str, window: int, holdout_frac: float) -> tuple[list[SampleRef], list[SampleRef]]:
+    """(train, holdout) frames of a window, each in time order. A frame's place in the sample decides, not when it is labelled, so a
+    model can be judged on frames of the window in progress without taking any from the next training."""
+    train: list[SampleRef] = []
+    holdout: list[SampleRef] = []
+    for index, ref in enumerate(samples.sampled(stream, window)):
+        split = samples.split(ref) or split_of(index, holdout_frac)
+        (holdout if split == "holdout" else train).append(ref)
+    return train, holdout
+
+
+def quality_steps(
+    samples: Samples, task: Task, model: Detector, refs: Sequence[SampleRef], scoring: Scoring, yield_point: YieldPoint
+) -> Steps[tuple[MatchCounts, ...]]:
+    """How a model does on labelled frames, one frame an iteration: the counts of each, in order."""
+    counts: list[MatchCounts] = []
+    for ref in refs:
+        labels = samples.labels(ref)
+        if labels is None:
+            continue
+        found = task.predict(model, [samples.picture(ref)], score_min=scoring.score_min, yield_point=yield_point)[0]
+        counts.append(task.counts(found, labels, scoring))
+        yield
+    return tuple(counts)
+
+
+def quality_of(counts: Sequence[MatchCounts]) -> float | None:
+    """The task's quality (0-1) over frames; None when there are none."""
+    return MatchCounts.total(counts).f1 if counts else None
