@@ -8,6 +8,7 @@ import pytest
 from models.evaluate import f1, match_counts
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage, predicted
+from models.tasks.detection import DETECTION
 
 WORLD = [LabelledImage(image=image, labels=labels) for image, labels in map(scripted_image, range(150))]
 
@@ -22,7 +23,7 @@ def test_a_scripted_picture_is_reproducible_and_labelled() -> None:
 
 @pytest.mark.parametrize("skill", [0.0, 0.3, 0.6, 0.9, 1.0])
 def test_f1_follows_skill(skill: float) -> None:
-    assert f1(predicted(FakeDetector(skill=skill), WORLD)) == pytest.approx(skill, abs=0.05)
+    assert f1(predicted(FakeDetector(skill=skill), WORLD, task=DETECTION)) == pytest.approx(skill, abs=0.05)
 
 
 def test_what_is_found_stays_found_when_the_skill_grows() -> None:

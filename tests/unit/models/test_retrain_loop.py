@@ -20,6 +20,7 @@ from models.evaluate import f1
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage, predicted
 from models.retrain import END_LR_FRAC, Step, lr_factor, n_iterations, n_used, retrain
+from models.tasks.detection import DETECTION
 from scheduler.types import Detections, RetrainConfig
 
 CONFIG = RetrainConfig(name="test", epochs=2, batch=4, lr=0.05)
@@ -295,8 +296,8 @@ def test_a_scripted_detector_gets_better_by_the_real_loop() -> None:
     data = [LabelledImage(image=image, labels=labels) for image, labels in map(scripted_image, range(24))]
     train, holdout = data[:8], data[8:]
     detector = FakeDetector(skill=0.4, ceiling=0.9)
-    before = f1(predicted(detector, holdout))
+    before = f1(predicted(detector, holdout, task=DETECTION))
     for _ in retrain(detector, train, replace(CONFIG, epochs=10, lr=0.05), seed=0):
         pass
     assert detector.skill > 0.8
-    assert f1(predicted(detector, holdout)) > before + 0.2
+    assert f1(predicted(detector, holdout, task=DETECTION)) > before + 0.2
