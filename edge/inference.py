@@ -14,6 +14,8 @@ from configs.errors import JobCancelled, redact
 from edge.clock import Clock
 from edge.gpu.base import Lane
 from models.detector import Detector
+from models.tasks.base import Picture, Task
+from models.tasks.detection import DETECTION
 from scheduler.types import Detections, Frame, KnobProfile
 from streams.source import Camera
 
@@ -54,13 +56,23 @@ class SwapRecord:
 class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it."""
 
-    def __init__(self, camera: Camera, lane: Lane, detector: Detector, version: str, *, clock: Clock, score_min: float) -> None:
+    def __init__(
+        self,
+        camera: Camera,
+        lane: Lane,
+        detector: Detector,
+        version: str,
+        *,
+        clock: Clock,
+        score_min: float,
+        task: Task = DETECTION,
+    ) -> None:
         self.camera = camera
         self._lane = lane
         self._detector = detector
         self._version = version
         self._clock = clock
-        self._score_min = score_min
+        self._score_min, self._task = score_min, task
         self._lock = threading.Lock()
         self._shown: Shown | None = None
         self._times_s: deque[float] = deque(maxlen=HISTORY)
@@ -169,7 +181,8 @@ class InferenceWorker:
             with self._lock:
                 detector, version = self._detector, self._version
             started_s = self._clock.thread_cpu_s()
-            detections = detector.predict([frame.image], score_min=self._score_min)[0]
+            picture = Picture(image=frame.image, regions=frame.regions)
+            detections = self._task.shown(self._task.predict(detector, [picture], score_min=self._score_min)[0])
             cost_s = self._clock.thread_cpu_s() - started_s
         now_s = self._clock.monotonic_s()
         with self._lock:

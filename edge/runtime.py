@@ -22,6 +22,7 @@ from edge.inference import InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.sampling import Sampler
+from models.detector import Detector
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler import events as ev
@@ -99,14 +100,21 @@ class Job:
     done_frac: float | None = None
 
 
+def trained_form(detector: Detector, camera_id: str) -> Detector:
+    """Serves a model as it was trained."""
+    return detector
+
+
 @dataclass(kw_only=True)
 class Parts(LearningParts):
-    """What a runtime is made of; `edge.wiring` chooses the concrete classes."""
+    """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
+    serves frames (`edge.serving`)."""
 
     engine: BoxEngine
     backend: ComputeBackend
     journal: Journal
     sampler: Sampler
+    serve: Callable[[Detector, str], Detector] = trained_form
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
 
@@ -322,7 +330,7 @@ class BoxRuntime:
 
         def run() -> None:
             try:
-                entry.worker.swap(self.parts.shelf.detector(wanted), wanted)
+                entry.worker.swap(self.parts.serve(self.parts.shelf.detector(wanted), camera_id), wanted)
             except Exception as error:  # the model that serves goes on
                 _, text = failure_of(error)
                 log.warning("%s: rollback to %s failed: %s", camera_id, wanted, text)
@@ -469,7 +477,7 @@ class BoxRuntime:
 
     def _swap(self, command: SwapModel) -> None:
         entry = self.watched[command.stream]
-        detector = self.parts.shelf.detector(command.version)
+        detector = self.parts.serve(self.parts.shelf.detector(command.version), command.stream)
         shown = entry.worker.shown()
         if shown is not None:
             detector.predict([shown.frame.image])  # the first run of a model is slow; not in front of people
