@@ -6,6 +6,7 @@ layer above speaks in them. Arrays are checked where they are born.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -140,7 +141,8 @@ class FrameLook:
     """What one sampled frame of a window looked like, without labels. brightness: mean grey level; contrast: its standard deviation;
     sharpness: variance of the Laplacian, log1p; all of the frame scaled to 160 px. confidence: mean score of the serving model's
     detections (0 without any); objects: how many; class_frac: their classes; embedding: the model's pooled features, projected to a
-    few numbers (`models.embedding`)."""
+    few numbers (`models.embedding`); layout: colours and edges of the picture, coarsely, 0-1 (`models.embedding`), empty: unknown.
+    Raises ValueError for a number that is not finite."""
 
     brightness: float
     contrast: float
@@ -149,6 +151,12 @@ class FrameLook:
     confidence: float
     class_frac: tuple[float, ...] = ()
     embedding: tuple[float, ...] = ()
+    layout: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = (self.brightness, self.contrast, self.sharpness, self.objects, self.confidence)
+        if not all(map(math.isfinite, (*numbers, *self.class_frac, *self.embedding, *self.layout))):
+            raise ValueError(f"FrameLook must hold finite numbers, got {self}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +191,13 @@ class DriftTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A window against its reference. magnitude: 0 (as before) to 1 (nothing is as it was); tests: what was asked."""
+    """A window against its reference. magnitude: 0 (as before) to 1 (nothing is as it was); tests: what was asked; note: why less
+    was asked than could be, '' when all was."""
 
     drifted: bool
     magnitude: float
     tests: tuple[DriftTest, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
