@@ -142,12 +142,14 @@ class EpochDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainDone(Event):
-    """A retraining ended well; candidate is the stored, not yet admitted version."""
+    """A retraining ended well; candidate is the stored, not yet admitted version. notes: what people should know of its labels (dropped
+    boxes, one class only, ...; see `models.sanity`)."""
 
     job: str
     stream: str
     candidate: str
     gpu_s: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

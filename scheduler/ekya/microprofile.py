@@ -21,12 +21,15 @@ from scheduler.ekya.baselines import pareto_front
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
 #: What a family has in common: everything but name and epochs.
-FamilyKey = tuple[int, float, float, float, float]
+FamilyKey = tuple[float, ...]
 
 
 def family_key(config: RetrainConfig) -> FamilyKey:
     """What must be equal for two configurations to share a profiling run."""
-    return (config.batch, config.layers_frac, config.data_frac, config.lr, config.replay_frac)
+    return (
+        config.batch, config.layers_frac, config.data_frac, config.lr, config.replay_frac, config.head_neurons, config.distill,
+        config.balance,
+    )  # fmt: skip
 
 
 def grouped(configs: Iterable[RetrainConfig]) -> dict[FamilyKey, tuple[RetrainConfig, ...]]:

@@ -212,3 +212,15 @@ def test_pruning_never_drops_the_front_nor_too_many(values: list[tuple[int, int]
 
 def test_pruning_is_due_every_two_windows() -> None:
     assert [n for n in range(7) if prune_due(n)] == [2, 4, 6]
+
+
+def test_every_knob_but_epochs_makes_another_family() -> None:
+    from dataclasses import fields
+
+    base = RetrainConfig(name="a")
+    other = {"batch": 4, "layers_frac": 0.5, "data_frac": 0.5, "lr": 0.1, "replay_frac": 0.2, "head_neurons": 64, "distill": 1.0,
+             "balance": True}  # fmt: skip
+    assert set(other) | {"name", "epochs"} == {f.name for f in fields(RetrainConfig)}, "a new knob: is it part of the family?"
+    assert family_key(replace(base, name="b", epochs=30)) == family_key(base)
+    for knob, value in other.items():
+        assert family_key(replace(base, **{knob: value})) != family_key(base), knob
