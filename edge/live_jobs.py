@@ -44,13 +44,13 @@ KINDS: dict[type, str] = {
 
 @dataclass(kw_only=True)
 class LearningParts:
-    """What the learning jobs need of the box. require_room: raises StorageError when the disk is to be left alone, so that nothing new
-    is trained."""
+    """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; jobs clone it. require_room: raises
+    StorageError when the disk is to be left alone, so that nothing new is trained."""
 
     store: Store
     shelf: Shelf
     samples: jobs.Samples
-    golden: Detector
+    golden_of: Callable[[str], Detector]
     clock: Clock
     scoring: jobs.Scoring
     seed: int = 0
@@ -80,7 +80,7 @@ class LiveJobs:
         parts = self._parts
         result = jobs.run_in_lane(
             jobs.label_steps(
-                parts.samples, parts.golden.clone(), parts.shelf.detector(command.version), stream=command.stream,
+                parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version), stream=command.stream,
                 window=command.window, frames=command.frames, holdout_frac=command.holdout_frac, scoring=parts.scoring,
                 task=self._task_of(command.stream), yield_point=lane.checkpoint,
             ),
@@ -136,7 +136,7 @@ class LiveJobs:
         parts = self._parts
         result = jobs.run_in_lane(
             jobs.gate_steps(
-                parts.samples, parts.golden.clone(), parts.shelf.detector(command.version),
+                parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version),
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint,

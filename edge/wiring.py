@@ -129,7 +129,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shelf=shelf,
                 samples=FileSamples(samples),
                 sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock, require_room=require_room),
-                golden=golden,
+                golden_of=lambda camera_id: golden,
                 clock=clock,
                 scoring=scoring_of(config),
                 replay_windows=REPLAY_WINDOWS,

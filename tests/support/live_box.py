@@ -79,12 +79,13 @@ class LiveBox:
         self.samples = SampleStore(self.folder.samples_dir)
         self.backend = LaneBackend(capacity_pct=config.capacity_pct, clock=self.clock)
         options = {"write": journal_write} if journal_write else {}
+        labels_by = golden or FakeDetector(skill=1.0, arch="golden")
         self.runtime = BoxRuntime(
             Parts(
                 engine=BoxEngine(config), backend=self.backend, journal=Journal(self.folder.events_dir, **options),
                 store=self.store, shelf=self.shelf, samples=FileSamples(self.samples),
                 sampler=Sampler(self.samples, fps=10.0, clock=self.clock),
-                golden=golden or FakeDetector(skill=1.0, arch="golden"), clock=self.clock, scoring=Scoring(),
+                golden_of=lambda camera_id: labels_by, clock=self.clock, scoring=Scoring(),
             )
         )  # fmt: skip
         self.cameras = {id: TickingCamera(id) for id in cameras}
