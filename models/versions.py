@@ -1,40 +1,40 @@
 """Model versions as files: `models/<camera>/<version>/{model.safetensors, manifest.json}`.
 
-`save_version` fills a folder that the caller moves to its name in one rename (`edge.store.folder.DataFolder.new_version`) and
-`write_version` does both for those without a data folder; so a version is there whole or not at all. The manifest holds the
-weights' SHA-256 and is written last; `load_version` verifies it. No database here.
+`save_version` fills a folder that the caller moves to its name in one rename (`edge.store.folder.DataFolder.new_version`), so a
+version is there whole or not at all. The manifest holds the weights' SHA-256 and is written last; `load_version` verifies it. No
+database here.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter
 
 from configs.errors import WeightsError
-from configs.files import fsync_path, sha256_of
+from configs.files import atomic_write, fsync_path, sha256_of
 from models.detector import DetectorSpec
-from scheduler.types import RetrainConfig
+from scheduler.types import RetrainConfig, Signature, Traits
 
 MODEL_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
 SCHEMA = 1
-_TEMPORARY = ".part-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is known of a version. config: the retraining that made it from `parent` (None: a camera's first model).
-    window and samples: the labelled data it was trained on. quality: measures on the held-out split by name (0-1)."""
+    """What is known of a version. config: the retraining that made it from `parent` (None: a camera's first model), for gpu_s
+    GPU-seconds. window and samples: the labelled data it was trained on; traits and signature: what that window looked like.
+    quality: measures on held-out labels by name (0-1), written when they are known. origin: where it comes from when not from a
+    retraining of its own camera ('import', 'copy' and 'group', with what belongs to it)."""
 
     id: str
     stream: str
@@ -46,6 +46,10 @@ class Manifest:
     samples: tuple[str, ...] = ()
     quality: Mapping[str, float] = field(default_factory=dict)
     sha256: str = ""
+    gpu_s: float | None = None
+    traits: Traits | None = None
+    signature: Signature | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,11 +58,13 @@ class LoadedVersion:
     state: dict[str, torch.Tensor]
 
 
-def version_id(stream: str, existing: Iterable[str]) -> str:
-    """The id after all of `existing`: 'cam1' with 'cam1-000002' -> 'cam1-000003'. Ids of other streams do not count."""
-    pattern = re.compile(re.escape(stream) + r"-(\d+)")
+def version_id(stream: str, existing: Iterable[str], *, kind: str = "") -> str:
+    """The id after all of `existing`: 'cam1' with 'cam1-000002' -> 'cam1-000003'. Ids of other streams do not count. kind: letters
+    before the number; numbers of each kind are counted apart, so that a command beside a running box never takes the box's next
+    id ('cam1-x000001')."""
+    pattern = re.compile(re.escape(f"{stream}-{kind}") + r"(\d+)")
     numbers = [int(match[1]) for id in existing if (match := pattern.fullmatch(id))]
-    return f"{stream}-{max(numbers, default=0) + 1:06d}"
+    return f"{stream}-{kind}{max(numbers, default=0) + 1:06d}"
 
 
 def save_version(folder: Path, manifest: Manifest, state: Mapping[str, torch.Tensor]) -> str:
@@ -69,29 +75,18 @@ def save_version(folder: Path, manifest: Manifest, state: Mapping[str, torch.Ten
     weights.write_bytes(safetensors.torch.save(dict(state), metadata=meta))
     fsync_path(weights)
     digest = sha256_of(weights)
-    text = json.dumps(_as_json(manifest, digest), indent=2, sort_keys=True)
-    (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
+    (folder / MANIFEST_FILE).write_text(_text(_as_json(manifest, digest)), encoding="utf-8")
     fsync_path(folder / MANIFEST_FILE)
     fsync_path(folder)
     return digest
 
 
-def write_version(root: Path, manifest: Manifest, state: Mapping[str, torch.Tensor]) -> Path:
-    """Writes `root/<stream>/<id>` under a temporary name and renames it. Raises ValueError when it is there already."""
-    final = root / manifest.stream / manifest.id
-    if final.exists():
-        raise ValueError(f"version {manifest.id} of {manifest.stream} exists already")
-    part = final.with_name(f"{_TEMPORARY}{os.getpid()}-{manifest.id}")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        save_version(part, manifest, state)
-        part.rename(final)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    fsync_path(final.parent)
-    return final
+def note_quality(folder: Path, quality: Mapping[str, float]) -> None:
+    """Adds measures to a version's manifest, whole or not at all. Raises WeightsError (no readable manifest) or StorageError."""
+    manifest = read_manifest(folder)
+    data = _as_json(manifest, manifest.sha256)
+    data["quality"] = {**manifest.quality, **quality}
+    atomic_write(folder / MANIFEST_FILE, _text(data).encode())
 
 
 def load_version(folder: Path) -> LoadedVersion:
@@ -118,29 +113,19 @@ def read_manifest(folder: Path) -> Manifest:
         raise _damaged(folder, "its manifest is not readable") from error
 
 
-def list_versions(root: Path, stream: str) -> list[Manifest]:
-    """Manifests of a camera's complete versions, by id. Folders that are temporary, half written or damaged are left out."""
-    found = []
-    for folder in sorted((root / stream).glob("*")) if (root / stream).is_dir() else []:
-        if folder.name.startswith(".") or not (folder / MODEL_FILE).is_file():
-            continue
-        try:
-            manifest = read_manifest(folder)
-        except WeightsError:
-            continue
-        if manifest.id == folder.name:
-            found.append(manifest)
-    return found
+def manifest_of(data: bytes) -> Manifest:
+    """A manifest from its file's content. Raises ValueError, TypeError or KeyError when it is none, ValueError 'written by a newer
+    Driftbox' when it is of a later schema."""
+    return _from_json(json.loads(data))
 
 
-def lineage(versions: Iterable[Manifest], id: str) -> list[Manifest]:
-    """A version and its ancestors, newest first, as far back as they are among `versions`. Raises KeyError for an unknown
-    id."""
-    by_id = {manifest.id: manifest for manifest in versions}
-    line = [by_id[id]]
-    while (parent := line[-1].parent) is not None and parent in by_id and by_id[parent] not in line:
-        line.append(by_id[parent])
-    return line
+def not_finite(state: Mapping[str, torch.Tensor]) -> str | None:
+    """The name of the first tensor that holds a NaN or an infinity; None: all are finite."""
+    return next((name for name, tensor in state.items() if not bool(tensor.isfinite().all())), None)
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
 
 def _as_json(manifest: Manifest, sha256: str) -> dict[str, Any]:
@@ -150,16 +135,27 @@ def _as_json(manifest: Manifest, sha256: str) -> dict[str, Any]:
 
 
 def _from_json(data: dict[str, Any]) -> Manifest:
+    if not isinstance(data, dict):
+        raise ValueError("not an object")
     if data["schema"] > SCHEMA:
         raise ValueError("written by a newer Driftbox")
-    known = {f.name for f in fields(Manifest)} - {"spec", "config", "samples", "quality"}
+    needed = ("id", "stream", "parent", "window", "created_utc", "sha256")
     return Manifest(
         spec=DetectorSpec(arch=str(data["arch"]), input_px=int(data["input_px"])),
-        config=RetrainConfig(**data["config"]) if data["config"] is not None else None,
+        config=_optional(RetrainConfig, data["config"]),
         samples=tuple(data.get("samples", ())),
         quality=dict(data.get("quality", {})),
-        **{name: data[name] for name in known},
+        gpu_s=data.get("gpu_s"),
+        traits=_optional(Traits, data.get("traits")),
+        signature=_optional(Signature, data.get("signature")),
+        origin=dict(data.get("origin", {})),
+        **{name: data[name] for name in needed},
     )
+
+
+def _optional(kind: Any, data: dict[str, Any] | None) -> Any:
+    """A small type of `scheduler.types` from its JSON; what it does not know is left out."""
+    return None if data is None else TypeAdapter(kind).validate_python(data)
 
 
 def _damaged(folder: Path, why: str) -> WeightsError:

@@ -88,3 +88,9 @@ def m003_outbox(db: Any) -> None:
             queued_utc REAL NOT NULL
         ) STRICT"""
     )
+
+
+@migrations()
+def m004_pins_and_what_was_replaced(db: Any) -> None:
+    db.execute("ALTER TABLE models ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))")
+    db.execute("ALTER TABLE serving ADD COLUMN replaced TEXT")

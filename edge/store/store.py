@@ -47,13 +47,15 @@ ALLOWED: dict[ModelState, frozenset[ModelState]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """A model version and what became of it. config: how it was made (JSON); reason: why it is in its state, in words."""
+    """A model version and what became of it. config: how it was made (JSON); reason: why it is in its state, in words; pinned: its
+    files stay whatever comes."""
 
     version: ModelVersion
     state: ModelState
     created_utc: float
     config: dict[str, Any]
     reason: str = ""
+    pinned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class Store:
         self.path = path
         self._outbox_max = outbox_max
         self._lock = threading.RLock()
+        self._seen: int | None = None  # SQLite's data_version when others' changes were asked for last
         with storage_errors(path):
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
             try:
@@ -155,7 +158,11 @@ class Store:
         with self._transaction(durable=True) as db:
             if db.execute("SELECT 1 FROM models WHERE id = ?", (version.id,)).fetchone():
                 raise ValueError(f"model {version.id} is recorded already")
-            db.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            db.execute(
+                "INSERT INTO models (id, stream, parent, arch, sha256, quality, state, reason, created_utc, config)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
 
     def set_model_state(self, model: str, state: ModelState, *, reason: str = "", quality: float | None = None) -> None:
         """Moves a model to 'admitted', 'retired' or 'rejected' (a serving one then no longer serves).
@@ -166,9 +173,12 @@ class Store:
             self._move(db, model, state, reason, quality)
             db.execute("DELETE FROM serving WHERE version = ?", (model,))
 
-    def serve(self, model: str, *, at_utc: float, reason: str = "", quality: float | None = None) -> str | None:
+    def serve(
+        self, model: str, *, at_utc: float, reason: str = "", quality: float | None = None, reject_previous: str = ""
+    ) -> str | None:
         """Makes a model the one that serves its stream, in one durable step; returns the id of the one it replaces.
-        The old one becomes 'retired'. Serving what serves already changes nothing. KeyError, ValueError as above."""
+        The old one becomes 'retired' - or 'rejected' when reject_previous says why it must not serve again. Serving what serves
+        already changes nothing. KeyError, ValueError as above."""
         with self._transaction(durable=True) as db:
             stream = self._model_row(db, model)["stream"]
             row = db.execute("SELECT version FROM serving WHERE stream = ?", (stream,)).fetchone()
@@ -176,10 +186,50 @@ class Store:
             if previous == model:
                 return None
             self._move(db, model, ModelState.SERVING, reason, quality)
-            if previous is not None:
+            if previous is not None and reject_previous:
+                self._move(db, previous, ModelState.REJECTED, reject_previous, None)
+            elif previous is not None:
                 self._move(db, previous, ModelState.RETIRED, f"replaced by {model}", None)
-            db.execute("INSERT OR REPLACE INTO serving VALUES (?, ?, ?)", (stream, model, at_utc))
+            values = (stream, model, at_utc, None if reject_previous else previous)
+            db.execute("INSERT OR REPLACE INTO serving (stream, version, since_utc, replaced) VALUES (?, ?, ?, ?)", values)
             return previous
+
+    def replaced(self, stream: str) -> str | None:
+        """The version that the stream's serving one replaced; None: there was none, or it must not serve again."""
+        rows = self._rows("SELECT replaced FROM serving WHERE stream = ?", (stream,))
+        return rows[0]["replaced"] if rows else None
+
+    def reject_unless_used(self, model: str, *, reason: str) -> bool:
+        """Rejects a retired model, or a candidate, that is not pinned; False: it is in another state by now, and stays as it is.
+        What is to be removed is asked for in the same step that forbids to serve it. KeyError: no such model."""
+        with self._transaction(durable=True) as db:
+            row = self._model_row(db, model)
+            if row["state"] not in (ModelState.RETIRED, ModelState.CANDIDATE, ModelState.ADMITTED) or row["pinned"]:
+                return False
+            self._move(db, model, ModelState.REJECTED, reason, None)
+            return True
+
+    def pin(self, model: str, pinned: bool) -> None:
+        """A pinned model's files are kept whatever comes. KeyError: no such model."""
+        with self._transaction(durable=True) as db:
+            self._model_row(db, model)
+            db.execute("UPDATE models SET pinned = ? WHERE id = ?", (int(pinned), model))
+
+    def forget_rejected(self, stream: str, *, keep: int) -> int:
+        """Deletes the rows of a stream's rejected models beyond the newest `keep` rows of any state; how many. The newest row always
+        stays, so numbers are never given twice."""
+        sql = (
+            "DELETE FROM models WHERE stream = :stream AND state = 'rejected' AND pinned = 0 AND rowid <="
+            " (SELECT rowid FROM models WHERE stream = :stream ORDER BY rowid DESC LIMIT 1 OFFSET :keep)"
+        )
+        with self._transaction() as db:
+            return db.execute(sql, {"stream": stream, "keep": max(1, keep)}).rowcount
+
+    def changed_by_others(self) -> bool:
+        """Has another connection (`driftbox models ...`) committed something since this was asked last? Costs microseconds."""
+        seen = int(self._rows("PRAGMA data_version")[0][0])
+        before, self._seen = self._seen, seen
+        return before != seen
 
     def serving(self, stream: str | None = None) -> dict[str, ModelVersion]:
         """The serving version of every stream that has one, or of `stream` alone."""
@@ -393,6 +443,7 @@ def _stored_model(row: sqlite3.Row) -> StoredModel:
         created_utc=row["created_utc"],
         config=json.loads(row["config"]),
         reason=row["reason"],
+        pinned=bool(row["pinned"]),
     )
 
 

@@ -218,8 +218,9 @@ def test_every_old_schema_is_brought_up_to_date_with_its_rows(tmp_path: Path, ap
     db = Database(path)
     migrations.apply(db, stop_before=STEPS[applied] if applied < len(STEPS) else None)
     if applied >= 1:
-        db.execute("INSERT INTO models VALUES ('v1','yard',NULL,'a','s',0.5,'serving','',1.0,'{}')")
-        db.execute("INSERT INTO serving VALUES ('yard','v1',1.0)")
+        columns = "id, stream, parent, arch, sha256, quality, state, reason, created_utc, config"
+        db.execute(f"INSERT INTO models ({columns}) VALUES ('v1','yard',NULL,'a','s',0.5,'serving','',1.0,'{{}}')")
+        db.execute("INSERT INTO serving (stream, version, since_utc) VALUES ('yard','v1',1.0)")
     if applied >= 2:
         db.execute("INSERT INTO notes (at_utc, stream, code, text) VALUES (1.0, '', 'c', 'kept')")
     db.conn.commit()

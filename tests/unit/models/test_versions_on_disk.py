@@ -18,15 +18,15 @@ from models.versions import (
     MANIFEST_FILE,
     MODEL_FILE,
     Manifest,
-    lineage,
-    list_versions,
     load_version,
+    manifest_of,
+    not_finite,
+    note_quality,
     read_manifest,
     save_version,
     version_id,
-    write_version,
 )
-from scheduler.types import RetrainConfig
+from scheduler.types import RetrainConfig, Signature, Traits
 
 STATE = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.n": torch.tensor(4)}
 
@@ -43,6 +43,13 @@ def manifest(id: str = "cam1-000001", parent: str | None = None) -> Manifest:
         samples=("a", "b") if parent else (),
         quality={"f1": 0.61} if parent else {},
     )
+
+
+def write_version(root: Path, manifest: Manifest, state: dict[str, torch.Tensor]) -> Path:
+    folder = root / manifest.stream / manifest.id
+    folder.mkdir(parents=True)
+    save_version(folder, manifest, state)
+    return folder
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -79,7 +86,6 @@ def test_a_missing_file_is_an_error_and_not_listed(missing: str, tmp_path: Path)
     (folder / missing).unlink()
     with pytest.raises(WeightsError, match="damaged"):
         load_version(folder)
-    assert list_versions(tmp_path, "cam1") == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "null"])
@@ -98,49 +104,54 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         read_manifest(folder)
 
 
-@pytest.mark.parametrize("stop_at", ["weights", "manifest", "rename"])
-def test_a_write_that_dies_leaves_no_version(stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*args: object, **kwargs: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    target = {"weights": (Path, "write_bytes"), "manifest": (Path, "write_text"), "rename": (Path, "rename")}[stop_at]
-    with monkeypatch.context() as patch:
-        patch.setattr(*target, die)
-        with pytest.raises(OSError, match="No space left"):
-            write_version(tmp_path, manifest(), STATE)
-    assert list((tmp_path / "cam1").iterdir()) == []
-    assert list_versions(tmp_path, "cam1") == []
-    write_version(tmp_path, manifest(), STATE)
+def test_what_is_known_of_the_window_and_the_cost_comes_back(tmp_path: Path) -> None:
+    known = replace(
+        manifest(parent="cam1-000000"),
+        gpu_s=12.5,
+        traits=Traits(class_frac=(0.25, 0.75), objects_per_frame=2.0, daypart="night", place="gate"),
+        signature=Signature(values=(0.5, -1.25)),
+        origin={"kind": "group", "cameras": "cam1, cam2"},
+    )
+    read = read_manifest(write_version(tmp_path, known, STATE))
+    assert replace(read, sha256="") == known
 
 
-def test_leftovers_of_a_kill_are_not_listed(tmp_path: Path) -> None:
-    write_version(tmp_path, manifest(), STATE)
-    half = tmp_path / "cam1" / ".part-17-cam1-000002"
-    half.mkdir()
-    save_version(half, manifest("cam1-000002"), STATE)
-    assert [m.id for m in list_versions(tmp_path, "cam1")] == ["cam1-000001"]
-    assert list_versions(tmp_path, "cam2") == []
+def test_a_manifest_of_an_older_release_is_read(tmp_path: Path) -> None:
+    folder = write_version(tmp_path, manifest(parent="cam1-000000"), STATE)
+    data = json.loads((folder / MANIFEST_FILE).read_text())
+    for late in ("gpu_s", "traits", "signature", "origin"):
+        data.pop(late)
+    (folder / MANIFEST_FILE).write_text(json.dumps(data))
+    assert read_manifest(folder).signature is None
 
 
-def test_a_version_is_never_overwritten(tmp_path: Path) -> None:
-    write_version(tmp_path, manifest(), STATE)
-    with pytest.raises(ValueError, match="exists already"):
-        write_version(tmp_path, manifest(), {})
+def test_quality_is_noted_when_it_is_known_and_the_weights_stay_whole(tmp_path: Path) -> None:
+    folder = write_version(tmp_path, manifest(parent="cam1-000000"), STATE)
+    before = read_manifest(folder)
+    note_quality(folder, {"f1": 0.72, "holdout": 0.7})
+    assert load_version(folder).manifest == replace(before, quality={"f1": 0.72, "holdout": 0.7})
+    assert sorted(p.name for p in folder.iterdir()) == [MANIFEST_FILE, MODEL_FILE]
 
 
-def test_lineage_goes_back_to_the_first_known() -> None:
-    a, b, c = manifest("cam1-000001"), manifest("cam1-000002", "cam1-000001"), manifest("cam1-000003", "cam1-000001")
-    assert [m.id for m in lineage([a, b, c], "cam1-000003")] == ["cam1-000003", "cam1-000001"]
-    orphan = manifest("cam1-000009", "cam1-000008")
-    assert lineage([a, orphan], "cam1-000009") == [orphan]
-    with pytest.raises(KeyError):
-        lineage([a], "cam1-000002")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_number_that_is_none_is_found(value: float) -> None:
+    bad = {"a": torch.ones(3), "b": torch.tensor([1.0, value], dtype=torch.float16), "c": torch.tensor(3)}
+    assert not_finite(bad) == "b"
+    assert not_finite(STATE) is None
+    assert not_finite({"large": torch.full((4,), 3e38)}) is None, "a sum that overflows is not a weight that does"
+
+
+def test_a_manifest_of_a_newer_driftbox_says_so() -> None:
+    with pytest.raises(ValueError, match="newer Driftbox"):
+        manifest_of(json.dumps({"schema": versions.SCHEMA + 1}).encode())
 
 
 def test_ids_count_up_per_stream() -> None:
     assert version_id("cam1", []) == "cam1-000001"
     assert version_id("cam1", ["cam1-000002", "cam1-000009", "cam1-x", "cam10-000050", "other-000070"]) == "cam1-000010"
     assert version_id("cam", ["cam-1-000004"]) == "cam-000001", "a camera whose name begins like another's"
+    assert version_id("cam", ["cam-000004", "cam-x000002"], kind="x") == "cam-x000003"
+    assert version_id("cam", ["cam-000004", "cam-x000009"]) == "cam-000005", "kinds are counted apart"
 
 
 @given(st.lists(st.integers(1, 10**7), max_size=20))
