@@ -8,16 +8,15 @@ The pictures are JPEG (quality 92, 4:2:0): masks are burnt in before they get he
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -26,10 +25,23 @@ from configs.errors import StorageError
 from configs.files import TEMP_PREFIX, Write, atomic_write, storage_errors
 from configs.units import is_camera_id
 from scheduler.types import Detections, Frame
+from streams.label_file import (
+    SPLITS,
+    GoldenAnswer,
+    LeftOut,
+    SampleLabels,
+    Split,
+    decode,
+    encode,
+    undone,
+    with_golden,
+    with_ignored,
+    with_person,
+)  # fmt: skip
 
-Split = Literal["train", "holdout"]
+__all__ = ["JPEG_QUALITY", "SampleLabels", "SampleRef", "SampleStore", "Split", "encode_jpeg"]
+
 JPEG_QUALITY = 92
-_SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -50,16 +62,6 @@ Refs = list[SampleRef]
 Numbers = list[int]
 Texts = list[str]
 Folders = list[tuple[int, Path]]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampleLabels:
-    """What the golden model saw. golden: its architecture; split: what the sample may be used for."""
-
-    detections: Detections
-    golden: str
-    split: Split
-    stored_utc: float
 
 
 class SampleStore:
@@ -107,22 +109,61 @@ class SampleStore:
         self._prune_now_and_then()
         return ref
 
-    def label(self, ref: SampleRef, detections: Detections, golden: str, split: str) -> None:
-        """Gives a sample its golden labels, or new ones. Raises StorageError; KeyError: the sample is not there (any more)."""
-        if split not in ("train", "holdout"):
-            raise ValueError(f"split must be 'train' or 'holdout', got {split!r}")
-        if not self._picture(ref).is_file():
-            raise KeyError(ref.name)
-        body = {
-            "schema": _SCHEMA,
-            "golden": golden,
-            "split": split,
-            "stored_utc": self._utc(),
-            "xyxy": detections.xyxy.tolist(),
-            "score": detections.score.tolist(),
-            "class_id": detections.class_id.tolist(),
-        }
-        atomic_write(self._labels(ref), json.dumps(body).encode(), durable=False, write=self._write)
+    def label(
+        self, ref: SampleRef, detections: Detections, golden: str, split: str, *, unsure: Detections | None = None,
+        left_out: LeftOut = "", gpu_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Gives a sample its golden labels, or new ones; a person's labels stay in force (`streams.label_file`).
+        Raises StorageError; KeyError: the sample is not there (any more)."""
+        answer = GoldenAnswer(
+            detections=detections, golden=golden, stored_utc=self._utc(), left_out=left_out, gpu_s=gpu_s,
+            unsure=unsure if unsure is not None else Detections.empty(),
+        )  # fmt: skip
+        self._change(ref, lambda old: with_golden(old, answer, _split(split)))
+
+    def correct(self, ref: SampleRef, detections: Detections, split: str = "train") -> SampleLabels:
+        """Gives a sample a person's labels; `split` counts when it had none. Durable: nobody draws a box twice. Returns what is in
+        force. Raises as `label`."""
+        labels = self._change(ref, lambda old: with_person(old, detections, _split(split), at_utc=self._utc()), durable=True)
+        assert labels is not None
+        return labels
+
+    def ignore(self, ref: SampleRef, split: str = "train") -> SampleLabels:
+        """A person takes a sample out of training and judging. Raises as `label`."""
+        labels = self._change(ref, lambda old: with_ignored(old, _split(split), at_utc=self._utc()), durable=True)
+        assert labels is not None
+        return labels
+
+    def undo(self, ref: SampleRef) -> SampleLabels | None:
+        """Takes a person's labels back: the golden model's own are in force again; None: there are none. Raises as `label`."""
+        return self._change(ref, lambda old: undone(old) if old is not None else None, durable=True)
+
+    def _change(
+        self, ref: SampleRef, change: Callable[[SampleLabels | None], SampleLabels | None], *, durable: bool = False
+    ) -> SampleLabels | None:
+        """Reads, changes and replaces a label file while nobody else does: a box labels while its operator corrects."""
+        with self._exclusive():
+            if not self._picture(ref).is_file():
+                raise KeyError(ref.name)
+            new = change(self._labels_or_none(ref))
+            path = self._labels(ref)
+            if new is None:
+                with storage_errors(path):
+                    path.unlink(missing_ok=True)
+            else:
+                atomic_write(path, encode(new), durable=durable, write=self._write)
+        return new
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """One writer of labels at a time, over all threads and processes. The lock is the folder itself: nothing is left behind."""
+        with storage_errors(self._root):
+            fd = os.open(self._root, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     def list(
         self, stream: str, windows: Sequence[int] | None = None, labelled: bool | None = None, split: str | None = None
@@ -153,16 +194,19 @@ class SampleStore:
         path = self._labels(ref)
         data = _read(path, ref)
         try:
-            return _parse_labels(json.loads(data))
-        except (ValueError, KeyError, TypeError) as error:
+            return decode(data)
+        except ValueError as error:
             raise _damaged(path) from error
 
     def split(self, ref: SampleRef) -> str | None:
-        """'train' or 'holdout'; None: not labelled."""
-        try:
-            return self.load_labels(ref).split
-        except KeyError:
-            return None
+        """'train' or 'holdout'; None: not labelled, or its label file is damaged and it may be labelled anew."""
+        labels = self._labels_or_none(ref)
+        return labels.split if labels is not None else None
+
+    def usable(self, stream: str, windows: Sequence[int], split: str) -> Refs:
+        """Labelled samples of a split that may be trained on or judged by, in order of window and seq."""
+        found = ((ref, self._labels_or_none(ref)) for ref in self.list(stream, windows, labelled=True))
+        return [ref for ref, labels in found if labels is not None and labels.split == split and labels.usable]
 
     def windows(self, stream: str) -> Numbers:
         """Windows that have samples, in order."""
@@ -201,7 +245,7 @@ class SampleStore:
             self._lock.release()
 
     def recover(self) -> Texts:
-        """After a crash: removes unfinished files, pictures cut short by a power cut, labels without a picture.
+        """After a crash: removes unfinished files, pictures and labels cut short by a power cut, labels without a picture.
         One note per kind of finding."""
         counts: dict[str, int] = {}
         for path in sorted(p for p in self._root.rglob("*") if p.is_file()):
@@ -222,6 +266,17 @@ class SampleStore:
 
     def _labels(self, ref: SampleRef) -> Path:
         return self._folder(ref) / f"{ref.seq:09d}.json"
+
+    def _labels_or_none(self, ref: SampleRef) -> SampleLabels | None:
+        """None also for a damaged file: whoever wants labels there makes them anew."""
+        try:
+            return self.load_labels(ref)
+        except KeyError:
+            return None
+        except StorageError as error:
+            if error.code != "corrupt":
+                raise
+            return None
 
     def _matches(self, ref: SampleRef, labelled: bool | None, split: str | None) -> bool:
         has_labels = self._labels(ref).is_file()
@@ -312,19 +367,11 @@ def _read(path: Path, ref: SampleRef) -> bytes:
         raise
 
 
-def _parse_labels(body: dict[str, Any]) -> SampleLabels:
-    if body["schema"] != _SCHEMA or body["split"] not in ("train", "holdout"):
-        raise ValueError("unknown label schema")
-    return SampleLabels(
-        detections=Detections(
-            xyxy=np.asarray(body["xyxy"], np.float32).reshape(-1, 4),
-            score=np.asarray(body["score"], np.float32),
-            class_id=np.asarray(body["class_id"], np.int64),
-        ),
-        golden=str(body["golden"]),
-        split=body["split"],
-        stored_utc=float(body["stored_utc"]),
-    )
+def _split(text: str) -> Split:
+    for known in SPLITS:
+        if text == known:
+            return known
+    raise ValueError(f"split must be 'train' or 'holdout', got {text!r}")
 
 
 def _finding(path: Path) -> str | None:
@@ -335,7 +382,19 @@ def _finding(path: Path) -> str | None:
         return "damaged pictures"
     if path.suffix == ".json" and not path.with_suffix(".jpg").is_file():
         return "labels without a picture"
+    if path.suffix == ".json" and not _is_whole_label_file(path):
+        return "damaged labels"
     return None
+
+
+def _is_whole_label_file(path: Path) -> bool:
+    with storage_errors(path):
+        data = path.read_bytes()
+    try:
+        decode(data)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_whole_jpeg(path: Path) -> bool:
