@@ -3,6 +3,7 @@
 from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_of, run_at_once, run_in_lane, split_of, spread
 from edge.jobs.gate import GateResult, gate_refs, gate_steps
 from edge.jobs.label import LabelResult, label_split, label_steps, traits_of
+from edge.jobs.look import look_steps
 from edge.jobs.profile import profile_steps
 from edge.jobs.train import half_way, retrain_steps
 from models.tasks.base import Scoring
@@ -19,6 +20,7 @@ __all__ = [
     "half_way",
     "label_split",
     "label_steps",
+    "look_steps",
     "no_yield",
     "pools",
     "profile_steps",
