@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from configs.load import limits_of
 from configs.schema import BoxConfig, CameraUrl, Secret
+from configs.schema.base import limits_of
 
 _HEAD = """# Configuration
 
@@ -33,6 +33,9 @@ is opened or the broker is dialled. Pages, logs, errors, MQTT and the journal ne
 **Units** stand in the column of that name: *pct* are percent points of one GPU (100 = one GPU; on a CPU-only box, one core),
 *fraction*, *score*, *F1* and *IoU* are 0 to 1.
 """
+
+#: What a section may stand in -> how its heading says so.
+_KINDS = {"": "", "[]": " (a list)", ".NAME": " (by name)"}
 
 
 def configuration_markdown() -> str:
@@ -65,7 +68,7 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
         inner, suffix = _inner_model(field.annotation)
         if inner is not None:
             level = "##" if not prefix else "###"
-            yield f"{level} `{prefix}{name}`" + (" (a list)" if suffix else "")
+            yield f"{level} `{prefix}{name}`" + _KINDS[suffix]
             yield f"{(inner.__doc__ or '').strip()}\n"
             yield from _sections(inner, f"{prefix}{name}{suffix}.")
 
@@ -122,9 +125,11 @@ def _type_name(annotation: Any) -> str:
 
 
 def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """(section class, "" or "[]") of a field that holds a section or a list of sections."""
+    """(section class, suffix of `_KINDS`) of a field that holds a section, a list of sections, or sections by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
+    if typing.get_origin(annotation) is dict:
+        return typing.get_args(annotation)[1], ".NAME"
     first = (typing.get_args(annotation) or (None,))[0]
     if typing.get_origin(annotation) is tuple and isinstance(first, type) and issubclass(first, BaseModel):
         return first, "[]"

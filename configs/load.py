@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from configs.errors import ConfigError
 from configs.schema import CROSS_SECTION, BoxConfig
+from configs.schema.base import limits_of
 from configs.schema.crosscheck import cross_problems
 
 Loc = tuple[str | int, ...]
@@ -154,6 +155,7 @@ _PLAIN = {
     "model_type": "must be a section with keys of its own",
     "model_attributes_type": "must be a section with keys of its own",
     "tuple_type": "must be a list",
+    "dict_type": "must be a section with keys of its own",
     "path_type": "must be a path",
     "finite_number": "must be a finite number",
     "string_too_long": "is too long",
@@ -207,15 +209,6 @@ def _range_text(loc: Loc) -> str:
     return f"{limits} {unit}".strip()
 
 
-def limits_of(metadata: list[Any]) -> str:
-    """'10 to 16' for ge=10, le=16; 'above 0, at most 1' for gt=0, le=1; '' without bounds."""
-    found = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le", "lt") if hasattr(item, name)}
-    if "ge" in found and "le" in found:
-        return f"{found['ge']:g} to {found['le']:g}"
-    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    return ", ".join(f"{words[name]} {value:g}" for name, value in found.items())
-
-
 def _fields_at(loc: Loc) -> Mapping[str, Any]:
     model = _model_at(loc)
     return model.model_fields if model else {}
@@ -230,12 +223,15 @@ def _allowed_at(loc: Loc) -> tuple[Any, ...]:
 def _model_at(loc: Loc) -> type[BaseModel] | None:
     """The section class that stands at `loc`."""
     model: type[BaseModel] | None = BoxConfig
+    is_name = False  # the next part is a key that the user chose
     for part in loc:
         if model is None:
             return None
-        if isinstance(part, int):
+        if isinstance(part, int) or is_name:
+            is_name = False
             continue
         field = model.model_fields.get(part)
+        is_name = field is not None and typing.get_origin(field.annotation) is dict
         model = next(_models_in(field.annotation), None) if field else None
     return model
 

@@ -52,3 +52,12 @@ def setting(
     if default_factory is not None:
         return Field(default_factory=default_factory, json_schema_extra=extra, **kwargs)
     return Field(default, json_schema_extra=extra, **kwargs)
+
+
+def limits_of(metadata: list[Any]) -> str:
+    """'10 to 16' for ge=10, le=16; 'above 0, at most 1' for gt=0, le=1; '' without bounds."""
+    found = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le", "lt") if hasattr(item, name)}
+    if "ge" in found and "le" in found:
+        return f"{found['ge']:g} to {found['le']:g}"
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return ", ".join(f"{words[name]} {value:g}" for name, value in found.items())

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
-
-
-class RetrainEntry(Section):
-    """One retraining configuration to try (Ekya's gamma); the same fields as `scheduler.types.RetrainConfig`."""
-
-    name: str = setting(..., text="Name shown in plans; unique in the list.", example="head", max_length=40)
-    epochs: int = setting(5, unit="epochs", ge=1, le=200, text="Passes over the training part of the labels.")
-    batch: int = setting(8, unit="frames", ge=1, le=256, text="Frames per optimiser step.")
-    layers_frac: float = setting(
-        1.0, unit="fraction", gt=0, le=1, text="Part of the layers that train, counted from the output."
-    )
-    data_frac: float = setting(1.0, unit="fraction", gt=0, le=1, text="Part of the training labels that is used.")
-    lr: float = setting(1e-3, unit="per step", gt=0, le=1, text="Learning rate.")
-    replay_frac: float = setting(0.0, unit="fraction", ge=0, le=0.9, text="Part of each batch drawn from earlier windows.")
+from configs.schema.retraining import CatalogEntry, RetrainEntry, check_unique
 
 
 def _default_retrain() -> tuple[RetrainEntry, ...]:
@@ -56,17 +42,20 @@ class ModelsSection(Section):
     retrain: tuple[RetrainEntry, ...] = setting(
         default_factory=_default_retrain,
         default_text="`head`, `full-short`, `full-long`",
-        text="Retraining configurations to choose from.",
+        text="Retraining configurations to choose from, for models that `catalog` does not name.",
+    )
+    catalog: dict[str, CatalogEntry] = setting(
+        default_factory=dict,
+        default_text="the one that comes with Driftbox (configs/catalog.yaml)",
+        text="Retraining configurations per model: its name (`yolov8n`, `yolov8n@320`) or weights file.",
     )
 
     @field_validator("retrain")
     @classmethod
     def _unique(cls, entries: tuple[RetrainEntry, ...]) -> tuple[RetrainEntry, ...]:
-        twice = [name for name, count in Counter(entry.name for entry in entries).items() if count > 1]
-        if twice:
-            raise PydanticCustomError("twice", "two entries have the name {name}", {"name": ", ".join(twice)})
         if not entries:
             raise PydanticCustomError(
                 "empty", "needs at least one entry (use scheduler.policy: no-retrain to switch retraining off)"
             )
+        check_unique(entries)
         return entries
