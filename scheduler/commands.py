@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from scheduler.types import Plan, RetrainConfig, WindowOutcome
+
+#: Why a version is to serve: it was trained for this window and passed the gate; an earlier one fits the window better; the one that
+#: was replaced is better after all; a rule of the policy `cached` names it.
+SwapKind = Literal["retrained", "reuse", "rollback", "chosen"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,7 @@ class SwapModel(Command):
     quality: float | None
     reason: str = ""
     shadow: bool = False
+    kind: SwapKind = "retrained"
 
 
 @dataclass(frozen=True, kw_only=True)

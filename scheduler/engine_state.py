@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.codec import register
+from scheduler.commands import SwapKind
+from scheduler.drift import DriftConfig
+from scheduler.reuse import Left
 from scheduler.types import (
     CachedModel,
+    Drift,
+    EpochReport,
     Gpu,
     KnobProfile,
+    Look,
     Network,
     Observation,
     RetrainConfig,
     RetrainOption,
+    Signature,
     Traits,
 )
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
+PrepKind = Literal["reference", "look", "label", "probe", "profile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,14 @@ class EngineConfig:
     leave_models: under policy `cached`, each window leaves a model trained on it, elsewhere and for free, as the paper assumes
     (virtual drivers only; a live box has the models that its earlier windows really left).
     slaq_age_s: after so long below its fair part a job's gains count double, None: never.
+    gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
+    (`scheduler.admission`); shadow: an admitted retraining first runs beside the serving model.
+    drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
+    labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
+    quality so far below what was believed is a drift that no look has seen.
+    reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others.
+    group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
+    group_max of them (`scheduler.grouping`).
     """
 
     window_s: float = 200.0
@@ -63,6 +80,8 @@ class EngineConfig:
     holdout_frac: float = 0.4
     gate_frames: int = 16
     gate_margin: float = 0.0
+    gate_risk: float = 0.4
+    shadow: bool = False
     min_gain: float = 0.01
     cost_margin_frac: float = 0.15
     golden_gpu_s: float = 0.1
@@ -86,6 +105,15 @@ class EngineConfig:
     leave_models: bool = False
     hold_out: tuple[Observation, ...] = ()
     families: tuple[tuple[str, str], ...] = ()
+    drift: bool = False
+    look_frames: int = 24
+    drift_config: DriftConfig = DriftConfig()
+    drift_drop: float = 0.2
+    reuse: bool = False
+    reuse_nearest: int = 3
+    group: bool = False
+    group_distance: float = 0.3
+    group_max: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +129,8 @@ class Expected:
 class Running:
     """A retraining in progress. option: as planned on (corrected, with margin and gate); raw: as the profiler gave it.
     start_quality: as measured, on the scale of the reports; lift: what planned ends lie above that scale (`calibration.present`).
-    used_gpu_s, epoch: reported so far; losses: after each epoch; qualities: (epoch, quality) where it was measured."""
+    used_gpu_s, epoch: reported so far; losses: after each epoch; qualities: (epoch, quality) where it was measured.
+    members: all cameras that learn from it when there are several."""
 
     job: str
     config: RetrainConfig
@@ -120,6 +149,20 @@ class Running:
     expected: Expected = field(default_factory=Expected)
     in_budget: bool = True  # the newest plan gave it a share (SLAQ may take and give it back; a plan's pause it must not lift)
     below_fair_s: float = 0.0  # how long it has had less than its part of the training budget
+    members: tuple[str, ...] = ()
+
+    def note(self, report: EpochReport) -> None:
+        """Adds an epoch's report to what is known."""
+        if self.epoch == 0:  # the first epoch holds the job's start, so the pace is what later ones add
+            self.paced_from = (report.epoch, report.gpu_s)
+        epoch, used_gpu_s = self.paced_from
+        if report.epoch > epoch:
+            self.measured_epoch_gpu_s = max(0.0, (report.gpu_s - used_gpu_s) / (report.epoch - epoch))
+        self.epoch, self.used_gpu_s = report.epoch, report.gpu_s
+        if math.isfinite(report.loss):
+            self.losses.append(report.loss)
+        if report.quality is not None and math.isfinite(report.quality):
+            self.qualities.append((report.epoch, report.quality))
 
     def pace_gpu_s(self) -> float:
         """GPU-seconds of an epoch: measured, else predicted."""
@@ -142,14 +185,39 @@ class Running:
 
 @dataclass(kw_only=True)
 class StreamState:
-    """One camera as the engine knows it. observations: what came of its predictions, newest last; profiles: its newest raw profiles;
-    kept: configurations still profiled, None: all; cached: models of earlier windows, newest first. The rest is of the current
-    window only (`reset_for_window`)."""
+    """One camera as the engine knows it. arch: of its model, '' unknown; retrain: its own configurations, empty: the box's;
+    observations: what came of its predictions, newest last; profiles: its newest raw profiles; kept: configurations still profiled,
+    None: all; cached: models of earlier windows, newest first.
+    replaced: the version that the serving one took the place of, until that has been proved right; left: versions that were taken out
+    again; learned: the window which the serving model learned from or was last judged on; reference: that window, seen by it;
+    gains: what its newest retrainings won, 0 for a window in which nothing was worth one; waited: windows without labels.
+    The rest is of the current window only (`reset`)."""
 
     id: str
     knobs: tuple[KnobProfile, ...]
     version: str
     quality: float | None = None
+    arch: str = ""
+    retrain: tuple[RetrainConfig, ...] = ()
+    replaced: str | None = None
+    left: dict[str, Left] = field(default_factory=dict)
+    learned: int | None = None
+    reference: Look | None = None
+    gains: list[float] = field(default_factory=list)
+    waited: int = 0
+    alone: int = -1  # refused a shared retraining in that window: the next one it learns alone
+    held_out: int = 0  # frames behind `quality`
+    look: Look | None = None
+    signature: Signature | None = None
+    drift: Drift | None = None
+    full: bool = True  # this window is examined in full
+    examined: bool = False  # ... and was
+    n_train: int = 0
+    swapping: SwapKind = "retrained"  # why `candidate` is to serve
+    leader: str | None = None  # whose retraining it shares
+    followers: tuple[str, ...] = ()
+    remark: str = ""  # for people, beside the plan
+    reused: str | None = None
     measured: float | None = None  # by this window's labels; `quality` is what is believed
     live: bool = True
     observations: list[Observation] = field(default_factory=list)
@@ -188,15 +256,30 @@ class StreamState:
         """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
         return (self.quality or 0.0) * self.knob_frac()
 
+    def reset(self) -> None:
+        """For a new window: what the last one was about is forgotten."""
+        self.options, self.running, self.gating, self.candidate = (), None, None, None
+        self.candidate_quality, self.done, self.retrained, self.admitted = None, False, None, False
+        self.start_quality, self.predicted, self.note = None, None, ""
+        self.train_pct, self.gpu_pct = 0.0, ()
+        self.raw, self.expected, self.judged, self.observed = (), {}, None, None
+        self.traits, self.leaving, self.measured = None, None, None
+        self.look, self.signature, self.drift = None, None, None
+        self.full, self.examined, self.n_train, self.swapping = True, False, 0, "retrained"
+        self.leader, self.followers, self.remark, self.reused = None, (), "", None
+
 
 @dataclass(kw_only=True)
 class Prep:
-    """A labelling or profiling task waiting for, or running on, the preparation share."""
+    """A task of preparation waiting for, or running on, the preparation share. window: which it is about; frames: to look at or to
+    label; candidates: versions to probe."""
 
     job: str
     stream: str
-    kind: Literal["label", "profile"]
+    kind: PrepKind
+    window: int = 0
     frames: int = 0
+    candidates: tuple[str, ...] = ()
     started_s: float = 0.0
     share_pct: float = 0.0
 
@@ -219,10 +302,20 @@ class BoxState:
     streams: dict[str, StreamState] = field(default_factory=dict)
     queue: list[Prep] = field(default_factory=list)
     active: Prep | None = None
+    labels_due: bool = False  # what is labelled is decided when all looks are there
+    groups_due: bool = False  # who learns with whom is decided when all labels are there
     predicted: float | None = None
     why: list[str] = field(default_factory=list)  # what made the next plan necessary
     notes: list[str] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
+
+    def ordered(self) -> list[StreamState]:
+        return [self.streams[key] for key in sorted(self.streams)]
+
+    def job(self, stream: str, kind: str) -> str:
+        """Unique for each start: a late answer from before a camera was taken out and put back must not count for the new one."""
+        generation = self.generations.get(stream, 0)
+        return f"{stream}/{kind}/{self.window}" + (f".{generation}" if generation else "")
 
 
 @register

@@ -36,7 +36,8 @@ class BoxStarted(Event):
 class CameraAdded(Event):
     """A camera joins. version: its serving model; quality: last measured quality of that model or None; observations: what came of
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
-    retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any."""
+    retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
+    '' unknown: then it shares no retraining."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
@@ -46,6 +47,7 @@ class CameraAdded(Event):
     cached: tuple[CachedModel, ...] = ()
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
+    arch: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

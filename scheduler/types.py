@@ -356,6 +356,9 @@ class EpochReport:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOutcome:
+    """A camera's window. drift: against the window its model learned from, None when nobody looked; reused: an earlier version that
+    was taken up again in it."""
+
     id: str
     start_quality: float | None
     end_quality: float | None
@@ -365,6 +368,8 @@ class StreamOutcome:
     admitted: bool = False
     note: str = ""
     observation: Observation | None = None
+    drift: Drift | None = None
+    reused: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,99 @@
+"""When one model may take another's place: the rule of the gate, of reuse and of the rollback.
+
+Ekya swaps in whatever was trained. Here both models are asked about the same n held-out labelled frames, and what few frames say is
+weighed against what was expected (ours; the conjugate normal model of any textbook):
+
+    g = candidate_quality - serving_quality        the gain that was seen
+    e = its standard error (`error_of`)            how well it was seen: large for few frames
+    true gain ~ N(m, s^2)                          what was expected: the corrected profile, or 0 for a model of earlier windows
+    true gain | g ~ N(w*g + (1-w)*m, w*e^2),  w = s^2 / (s^2 + e^2)
+
+    admitted when   g > margin   and   P(true gain > margin | g) >= 1 - risk
+
+So a retraining that promised much needs less proof than one that promised little, few frames demand more, and a promise alone admits
+nothing: the gain must have been seen. A risk of 0.5 minimises the expected loss when a wrong swap costs what a missed one does; less
+is careful. `bench learning` compares it with a plain margin and a z-test (docs/reuse.md).
+A quality that is missing or not a number admits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+#: What one frame that was not seen could still change in the gain: each of n frames pulls F1 by 1/n, and a candidate is wrong about
+#: a frame that the other gets right in about a quarter of them.
+UNSEEN = 0.25
+#: Standard error of a gain that was seen on one frame only, where frames cannot tell their own spread.
+BLIND_SD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """What is expected of a gain before it is seen, on the scale of quality (0-1): its mean and standard deviation."""
+
+    mean: float = 0.0
+    sd: float = 0.1
+
+
+#: A model of an earlier window: nobody has predicted it.
+REUSED = Belief()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """gain: seen; expected: mean of the true gain given all that is known; chance: that it exceeds the margin."""
+
+    admitted: bool
+    gain: float
+    expected: float
+    chance: float
+
+
+REFUSED = Verdict(admitted=False, gain=0.0, expected=0.0, chance=0.0)
+
+
+def error_of(gain_sd: float | None, frames: int) -> float:
+    """Standard error of a gain seen on `frames` frames. gain_sd: the jackknife's (`models.evaluate.gain_sd`), None: not known.
+
+    The jackknife of n frames has n - 1 degrees of freedom; a normal with Student's variance, (n-1)/(n-3) as large, stands in for its
+    heavier tails. Frames that agree by chance would show no spread at all, hence `UNSEEN`. A driver that measured frames enough and
+    still tells no spread knows the truth (a recorded trace): 0."""
+    if gain_sd is None or not math.isfinite(gain_sd):
+        return 0.0 if gain_sd is None and frames > 1 else BLIND_SD
+    if frames < 2:
+        return BLIND_SD
+    tails = (frames - 1) / (frames - 3) if frames > 3 else 3.0
+    return math.hypot(gain_sd * math.sqrt(tails), UNSEEN / frames)
+
+
+def judge(
+    serving: float | None, candidate: float | None, *, gain_sd: float | None, frames: int, belief: Belief = REUSED,
+    margin: float = 0.0, risk: float = 0.5,
+) -> Verdict:  # fmt: skip
+    """May the candidate serve? serving, candidate: qualities (0-1) on the same frames. risk: chance that is taken of a swap that does
+    not gain the margin, above 0 and below 1. A belief that is not finite counts as `REUSED`. Raises nothing."""
+    if serving is None or candidate is None or not (math.isfinite(serving) and math.isfinite(candidate)):
+        return REFUSED
+    gain = candidate - serving
+    mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
+    chance = _above(margin, mean, sd)
+    return Verdict(admitted=gain > margin and chance >= 1.0 - risk, gain=gain, expected=mean, chance=chance)
+
+
+def posterior(gain: float, error: float, belief: Belief) -> tuple[float, float]:
+    """(mean, sd) of the true gain, given what was seen."""
+    if error <= 0.0:
+        return gain, 0.0
+    weight = belief.sd**2 / (belief.sd**2 + error**2)
+    return weight * gain + (1.0 - weight) * belief.mean, math.sqrt(weight) * error
+
+
+def _above(margin: float, mean: float, sd: float) -> float:
+    if sd <= 0.0:
+        return 1.0 if mean > margin else 0.0
+    return 0.5 * math.erfc((margin - mean) / (sd * math.sqrt(2.0)))
+
+
+def _usable(belief: Belief) -> bool:
+    return math.isfinite(belief.mean) and math.isfinite(belief.sd) and belief.sd > 0.0
