@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import TypeAdapter
 
@@ -18,21 +20,46 @@ from edge.status import ModelView
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store, StoredModel
 from models.detector import Detector
-from models.versions import Manifest, load_version, save_version, version_id
+from models.versions import Manifest, load_version, note_quality, save_version, version_id
 from models.zoo import load_detector, new_detector
-from scheduler.types import CachedModel, ModelVersion, RetrainConfig, Traits
+from scheduler.types import CachedModel, ModelVersion, RetrainConfig, Signature, Traits
 
 log = logging.getLogger("driftbox")
 
-#: Retired versions kept per camera, beside those that serve or are being judged.
-KEPT_VERSIONS = 20
+#: Rows of versions whose files are gone that a camera keeps, as a record.
+KEPT_ROWS = 500
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which files of models that served before stay: the newest keep_versions of each camera, none made more than keep_days ago.
+    What serves, what it replaced, what it was made from and what is pinned stays in any case."""
+
+    keep_versions: int = 20
+    keep_days: float = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """How a retrained model came to be. samples: names of the frames it was trained on; gpu_s: what that cost; traits and signature: of
+    the window it learned from; origin: as in `models.versions.Manifest`."""
+
+    config: RetrainConfig
+    window: int
+    samples: Sequence[str] = ()
+    gpu_s: float | None = None
+    traits: Traits | None = None
+    signature: Signature | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 class Shelf:
     """Thread-safe. Raises WeightsError for a damaged model, StorageError when it cannot be kept."""
 
-    def __init__(self, folder: DataFolder, store: Store, clock: Clock) -> None:
+    def __init__(self, folder: DataFolder, store: Store, clock: Clock, retention: Retention | None = None) -> None:
         self._folder, self._store, self._clock = folder, store, clock
+        self._retention = retention or Retention()
         self._lock = threading.Lock()
 
     def ensure(self, camera: str, model: str) -> ModelVersion:
@@ -42,7 +69,7 @@ class Shelf:
         if serving is not None and self._same_arch(serving, model):
             return serving
         detector = load_detector(model)
-        version = self._keep(camera, parent=None, detector=detector, config=None, window=None)
+        version = self._keep(camera, parent=None, detector=detector, made=None)
         self._store.serve(version.id, at_utc=self._clock.utc_s(), reason=f"first model, from {model}")
         return version
 
@@ -56,38 +83,65 @@ class Shelf:
         return new_detector(loaded.manifest.spec, state=loaded.state)
 
     def keep_candidate(
-        self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int, traits: Traits | None = None
-    ) -> ModelVersion:
-        """Stores a retrained model that nobody has judged yet. traits: of the window it learned from."""
-        return self._keep(stream, parent=parent, detector=detector, config=config, window=window, traits=traits)
+        self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int, traits: Traits | None = None,
+        signature: Signature | None = None, gpu_s: float | None = None, samples: Sequence[str] = (), group: Sequence[str] = (),
+    ) -> ModelVersion:  # fmt: skip
+        """Stores a retrained model that nobody has judged yet; samples, gpu_s, traits, signature: see `Made`. group: the cameras whose
+        labels were pooled for one training; it is kept once for each member, with the member's own serving version as parent, so
+        each admits, retires and removes its own."""
+        origin = {"kind": "group", "cameras": ", ".join(group)} if group else {}
+        made = Made(
+            config=config, window=window, traits=traits, signature=signature, gpu_s=gpu_s, samples=tuple(samples), origin=origin
+        )
+        return self._keep(stream, parent=parent, detector=detector, made=made)
 
     def cached(self, camera: str) -> tuple[CachedModel, ...]:
-        """The camera's models that once served and whose window's looks are known, newest first."""
-        kept = [m for m in self._store.models(camera) if m.state in (ModelState.SERVING, ModelState.RETIRED)]
-        return tuple(
-            CachedModel(name=m.version.id, traits=TypeAdapter(Traits).validate_python(m.config["traits"]))
-            for m in reversed(kept)
-            if m.config.get("traits")
-        )
+        """The camera's models that may serve again, newest first: those that once served and whose window's looks are known, and
+        those offered from outside that no label has judged yet."""
+        usable = (ModelState.SERVING, ModelState.RETIRED)
+        kept = [m for m in self._store.models(camera) if m.offered or (m.state in usable and _looks_known(m))]
+        return tuple(_cached(m) for m in reversed(kept))
 
-    def admit(self, stream: str, version: str, quality: float | None) -> None:
-        """Makes a candidate (or an older version) serve, durably. ValueError: it was rejected meanwhile."""
+    def admit(self, stream: str, version: str, quality: float | None, reason: str = "") -> None:
+        """Makes a candidate, or a version that served before, serve, durably. reason: why, for people. ValueError: it was rejected
+        meanwhile."""
         with self._lock:
-            reason = "better on labels of its window" if quality is not None else "chosen for this window"
-            self._store.serve(version, at_utc=self._clock.utc_s(), reason=reason, quality=quality)
-            try:
-                self._tidy(stream)
-            except StorageError as error:  # it serves; old files can go another day
-                log.warning("%s: old models are still there: %s", stream, error)
+            default = "better on labels of its window" if quality is not None else "chosen for this window"
+            self._store.serve(version, at_utc=self._clock.utc_s(), reason=reason or default, quality=quality)
+        if quality is not None:
+            with suppress(StorageError, WeightsError):  # the database has it; the manifest is for those who have only the files
+                note_quality(self._folder.version_dir(stream, version), {"f1": quality})
+        try:
+            self.tidy(stream)
+        except StorageError as error:  # it serves; old files can go another day
+            log.warning("%s: old models are still there: %s", stream, error)
+
+    def replaced(self, camera: str) -> str | None:
+        """The version that the camera's serving one replaced, None when there is none to go back to."""
+        return self._store.replaced(camera)
+
+    def put_back(self, stream: str, *, failed: str, version: str, reason: str) -> bool:
+        """`version` serves again because `failed` did not work on live frames; `failed` is rejected in the same step, so that a box
+        that is killed now does not come up with it. False: something else serves by now, nothing is changed."""
+        with self._lock:
+            if self._store.serving(stream)[stream].id != failed:
+                return False
+            self._store.serve(version, at_utc=self._clock.utc_s(), reason=f"put back: {reason}", reject_previous=reason)
+            pinned = self._stored(failed).pinned
+        with suppress(StorageError):  # the next start removes them
+            if not pinned:
+                self._folder.remove_version(stream, failed)
+        return True
 
     def reject(self, stream: str, version: str, reason: str) -> None:
-        """A candidate that will not serve; its row stays as a record, its files go. One that was admitted a moment before (the
-        window ended while it was swapped in) is left serving."""
+        """A candidate that will not serve; its row stays as a record, its files go unless they are pinned. One that was admitted a
+        moment before (the window ended while it was swapped in), or that has served and was only tried again, stays what it is."""
         with self._lock:
-            if self._stored(version).state is not ModelState.CANDIDATE:
+            model = self._stored(version)
+            if model.state is not ModelState.CANDIDATE:
                 return
-            self._store.set_model_state(version, ModelState.REJECTED, reason=reason)
-            self._folder.remove_version(stream, version)
+            if self._store.reject_unless_used(version, reason=reason, though_pinned=True) and not model.pinned:
+                self._folder.remove_version(stream, version)
 
     def views(self, *, limit: int) -> list[ModelView]:
         """Newest first, for pages."""
@@ -100,29 +154,31 @@ class Shelf:
             for m in reversed(self._store.models(newest=limit))
         ]  # fmt: skip
 
-    def _keep(
-        self, stream: str, *, parent: str | None, detector: Detector, config: RetrainConfig | None, window: int | None,
-        traits: Traits | None = None,
-    ) -> ModelVersion:  # fmt: skip
+    def _keep(self, stream: str, *, parent: str | None, detector: Detector, made: Made | None) -> ModelVersion:
         with self._lock:
             now_utc = self._clock.utc_s()
             id = version_id(stream, [m.version.id for m in self._store.models(stream)])
-            manifest = Manifest(
-                id=id, stream=stream, parent=parent, spec=detector.spec, config=config, window=window, created_utc=now_utc
-            )
+            manifest = _manifest(id, stream, parent, detector, made, now_utc)
             with self._folder.new_version(stream, id) as folder:
                 sha256 = save_version(folder, manifest, detector.state())
             version = ModelVersion(id=id, stream=stream, parent=parent, arch=detector.spec.arch, sha256=sha256)
-            about = {"config": config.name if config else None, "window": window, "traits": asdict(traits) if traits else None}
-            self._store.add_model(version, at_utc=now_utc, config=about)
+            self._store.add_model(version, at_utc=now_utc, config=about(manifest))
             return version
 
-    def _tidy(self, stream: str) -> None:
-        """Files of versions that nobody will ask for again; their rows stay."""
-        old = [m.version.id for m in self._store.models(stream) if m.state is ModelState.RETIRED]
-        for version in sorted(old)[:-KEPT_VERSIONS]:  # ids count up; the wall clock may have jumped
-            self._store.set_model_state(version, ModelState.REJECTED, reason="old: files removed")
-            self._folder.remove_version(stream, version)
+    def tidy(self, stream: str) -> list[str]:
+        """Removes the files of versions that nobody will ask for again (`Retention`) and returns their ids; their rows stay for a
+        while. Raises StorageError; 'in_use': a command is at work on the models, another time will do."""
+        gone = []
+        with self._lock, self._folder.files_lock(wait_s=0.0):
+            for model in outlived(
+                self._store.models(stream), self._retention, now_utc=self._clock.utc_s(), replaced=self._store.replaced(stream)
+            ):
+                version = model.version.id
+                if self._store.reject_unless_used(version, reason="old: files removed"):
+                    self._folder.remove_version(stream, version)
+                    gone.append(version)
+            self._store.forget_rejected(stream, keep=KEPT_ROWS)
+        return gone
 
     def _stored(self, version: str) -> StoredModel:
         return self._store.model(version)
@@ -138,3 +194,51 @@ class Shelf:
         except WeightsError:
             return False
         return spec.arch == arch and (input_px is None or spec.input_px == input_px)
+
+
+def outlived(models: Sequence[StoredModel], retention: Retention, *, now_utc: float, replaced: str | None) -> list[StoredModel]:
+    """Which of a camera's models (oldest first) have files that may go, oldest first. The order in which they were made counts; the
+    wall clock only for the age."""
+    serving = next((m.version for m in models if m.state is ModelState.SERVING), None)
+    spared = {replaced, serving.parent if serving else None}
+    states = (ModelState.RETIRED, ModelState.ADMITTED)
+    old = [m for m in models if (m.state in states or m.offered) and not m.pinned and m.version.id not in spared]
+    oldest_utc = now_utc - retention.keep_days * DAY_S
+    many = max(0, len(old) - retention.keep_versions)
+    return [m for number, m in enumerate(old) if number < many or m.created_utc < oldest_utc]
+
+
+def about(manifest: Manifest) -> dict[str, object]:
+    """What the database's row says of how a version was made (`StoredModel.config`), read without opening its files."""
+    return {
+        "config": manifest.config.name if manifest.config else None,
+        "window": manifest.window,
+        "traits": asdict(manifest.traits) if manifest.traits else None,
+        "signature": list(manifest.signature.values) if manifest.signature else None,
+        "gpu_s": manifest.gpu_s,
+        "samples": len(manifest.samples),
+        "origin": dict(manifest.origin),
+    }
+
+
+def _manifest(id: str, stream: str, parent: str | None, detector: Detector, made: Made | None, now_utc: float) -> Manifest:
+    first = Manifest(id=id, stream=stream, parent=parent, spec=detector.spec, config=None, window=None, created_utc=now_utc)
+    if made is None:
+        return first
+    return replace(
+        first, config=made.config, window=made.window, samples=tuple(made.samples), gpu_s=made.gpu_s, traits=made.traits,
+        signature=made.signature, origin=made.origin,
+    )  # fmt: skip
+
+
+def _looks_known(model: StoredModel) -> bool:
+    return bool(model.config.get("traits") or model.config.get("signature"))
+
+
+def _cached(model: StoredModel) -> CachedModel:
+    traits, signature = model.config.get("traits"), model.config.get("signature")
+    return CachedModel(
+        name=model.version.id,
+        traits=TypeAdapter(Traits).validate_python(traits) if traits else Traits(),
+        signature=Signature(values=tuple(signature)) if signature else None,
+    )

@@ -6,6 +6,7 @@
     events/                         the journal, see `edge.journal`
     exports/
     .lock                           held while a box runs; the number in it is its process id
+    .files.lock                     held while version folders are made, copied out or removed, by the box or a command
 
 A version's folder gets its name by one rename after everything in it has reached the disk, and its row in the database after
 that; so a row means complete files, and a folder without a row is either an unfinished admission or a lost database.
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +38,8 @@ _VERSION_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")
 #: Reasons of versions that were found damaged begin with this; their files are kept for inspection.
 DAMAGED = "damaged: "
 _UNJUDGED = "the box stopped before it was judged"
+#: Seconds that whoever must change version folders waits for another who does.
+FILES_WAIT_S = 30.0
 
 #: What is wrong with a version's folder, None: nothing. `deep`: also compare checksums.
 VersionCheck = Callable[[Path, bool], str | None]
@@ -44,12 +48,15 @@ VersionCheck = Callable[[Path, bool], str | None]
 class DataFolder:
     """Opens and locks a data folder, making it when it is not there.
 
+    beside: for a command that works while a box runs on the folder: it is not locked and must exist.
     Raises StorageError: 'in_use' (names the process), 'read_only', 'full'. `close` or the process's end gives the lock back.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, beside: bool = False) -> None:
         self.root = root
         self._lock_fd: int | None = None
+        if beside:
+            return
         with storage_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(root)
@@ -57,6 +64,7 @@ class DataFolder:
             with storage_errors(root):
                 for folder in (self.samples_dir, self.models_dir, self.events_dir, self.exports_dir):
                     folder.mkdir(exist_ok=True)
+                self._files_lock.touch()
         except StorageError:
             self.close()
             raise
@@ -80,6 +88,10 @@ class DataFolder:
     @property
     def exports_dir(self) -> Path:
         return self.root / "exports"
+
+    @property
+    def _files_lock(self) -> Path:
+        return self.root / ".files.lock"
 
     def version_dir(self, stream: str, version: str) -> Path:
         """Where a version's files lie. ValueError: a name that could leave the folder."""
@@ -130,6 +142,25 @@ class DataFolder:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
 
+    @contextmanager
+    def files_lock(self, wait_s: float = FILES_WAIT_S) -> Iterator[None]:
+        """Held around making, copying out and removing version folders, so that a command beside a running box and the box's own
+        tidying do not meet. Not re-entrant. Raises StorageError 'in_use' after wait_s."""
+        with storage_errors(self.root):
+            fd = os.open(self._files_lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            until_s = time.monotonic() + wait_s
+            while not _flocked(fd):
+                if time.monotonic() >= until_s:
+                    raise StorageError(
+                        f"the models of {self.root} are being changed by another process", subject=str(self.root), code="in_use",
+                        remedy="try again in a moment",
+                    )  # fmt: skip
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(fd)
+
     def remove_version(self, stream: str, version: str) -> None:
         """Removes a version's files; nothing happens when they are gone. Its folder vanishes by one rename."""
         folder = self.version_dir(stream, version)
@@ -144,17 +175,18 @@ class DataFolder:
         - unfinished files, samples and versions are removed;
         - a version whose folder is missing or damaged is rejected; if it served, the newest good version that has served or
           been admitted takes over (none: the camera starts from its base model);
-        - a candidate that was never judged is rejected;
+        - a candidate that was never judged is rejected, unless it came from outside and waits for the camera's gate;
         - the files of rejected versions are removed, except of damaged ones;
         - a folder without a row is removed - or adopted as 'retired' when the database is new, so that a lost database does
           not cost the models.
         """
         check = check or check_version
         database_is_new = not store.models()
-        found = self._remove_unfinished()
-        found += SampleStore(self.samples_dir).recover()
-        found += self._reject_damaged(store, at_utc, check)
-        found += self._settle_folders(store, at_utc, check, adopt=database_is_new)
+        with self.files_lock():
+            found = self._remove_unfinished()
+            found += SampleStore(self.samples_dir).recover()
+            found += self._reject_damaged(store, at_utc, check)
+            found += self._settle_folders(store, at_utc, check, adopt=database_is_new)
         return found
 
     # --- recovery -----------------------------------------------------------------------------------------------------
@@ -174,7 +206,7 @@ class DataFolder:
             if model.state is ModelState.REJECTED:
                 continue
             served = model.state is ModelState.SERVING
-            if model.state is ModelState.CANDIDATE:
+            if model.state is ModelState.CANDIDATE and not model.offered:
                 problem = _UNJUDGED
             else:
                 finding = check(self.version_dir(model.version.stream, model.version.id), served)
@@ -238,7 +270,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _is_useless(row: StoredModel) -> bool:
-    return row.state is ModelState.REJECTED and not row.reason.startswith(DAMAGED)
+    return row.state is ModelState.REJECTED and not row.pinned and not row.reason.startswith(DAMAGED)
 
 
 def _adopt(store: Store, folder: Path, at_utc: float) -> str:
@@ -257,13 +289,19 @@ def _adopt(store: Store, folder: Path, at_utc: float) -> str:
     return f"model {version.id} of {stream} adopted; 'driftbox models rollback' makes it serve"
 
 
+def _flocked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _lock(root: Path) -> int:
     path = root / ".lock"
     with storage_errors(root):
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _flocked(fd):
             owner = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
             raise StorageError(
@@ -271,7 +309,7 @@ def _lock(root: Path) -> int:
                 subject=str(root),
                 code="in_use",
                 remedy="stop that box, or choose another folder with box.data_dir",
-            ) from None
+            )
         with suppress(OSError):  # a full disk: the lock holds without the number
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

@@ -57,6 +57,11 @@ class StoredModel:
     reason: str = ""
     pinned: bool = False
 
+    @property
+    def offered(self) -> bool:
+        """A candidate from outside (imported, copied) that waits until the camera's gate finds it better."""
+        return self.state is ModelState.CANDIDATE and bool(self.config.get("offered"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class QualityPoint:
@@ -199,12 +204,13 @@ class Store:
         rows = self._rows("SELECT replaced FROM serving WHERE stream = ?", (stream,))
         return rows[0]["replaced"] if rows else None
 
-    def reject_unless_used(self, model: str, *, reason: str) -> bool:
-        """Rejects a retired model, or a candidate, that is not pinned; False: it is in another state by now, and stays as it is.
+    def reject_unless_used(self, model: str, *, reason: str, though_pinned: bool = False) -> bool:
+        """Rejects a model that does not serve and is not pinned; False: it serves by now, or is rejected already, and stays as it is.
         What is to be removed is asked for in the same step that forbids to serve it. KeyError: no such model."""
         with self._transaction(durable=True) as db:
             row = self._model_row(db, model)
-            if row["state"] not in (ModelState.RETIRED, ModelState.CANDIDATE, ModelState.ADMITTED) or row["pinned"]:
+            used = row["state"] in (ModelState.SERVING, ModelState.REJECTED)
+            if used or (row["pinned"] and not though_pinned):
                 return False
             self._move(db, model, ModelState.REJECTED, reason, None)
             return True

@@ -155,12 +155,12 @@ class LateShelf(Shelf):
         super().__init__(folder, store, clock)
         self.swapping, self.closed = threading.Event(), threading.Event()
 
-    def admit(self, stream: str, version: str, quality: float | None) -> None:
+    def admit(self, stream: str, version: str, quality: float | None, reason: str = "") -> None:
         first = not self.swapping.is_set()
         if first and not self.recorded:
             self.swapping.set()
             self.closed.wait(30.0)
-        super().admit(stream, version, quality)
+        super().admit(stream, version, quality, reason)
         if first and self.recorded:
             self.swapping.set()
             self.closed.wait(30.0)

@@ -52,7 +52,7 @@ def store(folder: DataFolder):  # type: ignore[no-untyped-def]
 
 
 def test_the_layout_is_the_one_of_the_design(folder: DataFolder) -> None:
-    assert {p.name for p in folder.root.iterdir()} == {".lock", "samples", "models", "events", "exports"}
+    assert {p.name for p in folder.root.iterdir()} == {".lock", ".files.lock", "samples", "models", "events", "exports"}
     assert folder.version_dir("yard", "yard-3") == folder.root / "models" / "yard" / "yard-3"
     assert folder.free_mib() > 0
 

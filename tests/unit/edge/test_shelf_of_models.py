@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import edge.shelf
 from configs.errors import StorageError, UsageError, WeightsError
 from configs.files import full
 from edge.clock import FakeClock
-from edge.shelf import Shelf
+from edge.shelf import KEPT_ROWS, Retention, Shelf, outlived
 from edge.store.folder import DataFolder
-from edge.store.store import ModelState, Store
+from edge.store.store import ModelState, Store, StoredModel
 from models.fake import FakeDetector
-from scheduler.types import CachedModel, RetrainConfig, Traits
+from models.versions import read_manifest
+from scheduler.types import CachedModel, ModelVersion, RetrainConfig, Signature, Traits
 from tests.support.fakes import put_fakes_in_the_zoo
 
 CONFIG = RetrainConfig(name="full")
@@ -30,6 +34,20 @@ class Place:
         self.store = Store(self.folder.db_path)
         self.clock = FakeClock()
         self.shelf = Shelf(self.folder, self.store, self.clock)
+
+    def keep(self, keep_versions: int, keep_days: float = 90.0) -> None:
+        self.shelf = Shelf(self.folder, self.store, self.clock, Retention(keep_versions=keep_versions, keep_days=keep_days))
+
+    def admitted(self, count: int) -> list[str]:
+        """So many retrainings, each made from the one before and admitted."""
+        made = []
+        for _ in range(count):
+            made.append(self.candidate(parent=self.shelf.serving_version("a").id))
+            self.shelf.admit("a", made[-1], 0.5)
+        return made
+
+    def on_disk(self) -> list[str]:
+        return sorted(p.name for p in (self.folder.models_dir / "a").iterdir())
 
     def close(self) -> None:
         self.store.close()
@@ -215,8 +233,8 @@ def test_a_full_disk_while_a_candidate_is_written_leaves_nothing(place: Place, m
 
 
 def test_a_new_model_serves_although_old_ones_cannot_be_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.keep(1)
     place.shelf.ensure("a", "fake")
-    monkeypatch.setattr(edge.shelf, "KEPT_VERSIONS", 1)
 
     def stuck(stream: str, version: str) -> None:
         raise full(version)
@@ -228,8 +246,8 @@ def test_a_new_model_serves_although_old_ones_cannot_be_removed(place: Place, mo
         assert place.shelf.serving_version("a").id == newest
 
 
-def test_old_versions_lose_their_files_and_never_the_one_to_go_back_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge.shelf, "KEPT_VERSIONS", 3)
+def test_old_versions_lose_their_files_and_never_the_one_to_go_back_to(place: Place) -> None:
+    place.keep(2)
     place.shelf.ensure("a", "fake")
     for n in range(8):
         place.clock.jump_utc(-1000.0 if n % 2 else 500.0)  # the wall clock must not decide what is old
@@ -244,6 +262,135 @@ def test_old_versions_lose_their_files_and_never_the_one_to_go_back_to(place: Pl
     assert kept == sorted(kept)[-4:]
     for version in kept:
         assert place.shelf.detector(version) is not None
+
+
+def test_what_is_old_goes_although_there_are_few(place: Place) -> None:
+    place.keep(20, keep_days=10.0)
+    place.shelf.ensure("a", "fake")
+    old = place.admitted(4)
+    place.clock.jump_utc(11 * 86_400.0)
+    place.admitted(1)
+    assert place.on_disk() == [old[3], "a-000006"], "what serves and what it replaced, however old that is"
+    assert place.store.model(old[0]).reason == "old: files removed"
+
+
+def test_a_pinned_version_stays_and_can_serve_again(place: Place) -> None:
+    place.keep(1)
+    place.shelf.ensure("a", "fake")
+    pinned = place.admitted(1)[0]
+    place.store.pin(pinned, True)
+    place.admitted(5)
+    assert pinned in place.on_disk()
+    place.shelf.admit("a", pinned, None, "put back by a test")
+    assert place.store.model(pinned).reason == "put back by a test"
+    place.store.pin(pinned, False)
+    place.admitted(5)
+    assert pinned not in place.on_disk()
+
+
+def test_after_a_rollback_the_version_it_replaced_stays(place: Place) -> None:
+    place.keep(0)
+    place.shelf.ensure("a", "fake")
+    first, second = place.admitted(2)
+    place.shelf.admit("a", first, None, "rolled back")
+    assert place.shelf.replaced("a") == second
+    assert place.on_disk() == [first, second], "what serves, and what it replaced"
+
+
+def test_rows_of_removed_versions_are_bounded_and_numbers_are_not_given_twice(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    for number in range(2, KEPT_ROWS + 40):
+        version = ModelVersion(id=f"a-{number:06d}", stream="a", parent="a-000001", arch="fake", sha256="")
+        place.store.add_model(version, at_utc=0.0)
+        place.store.set_model_state(version.id, ModelState.REJECTED, reason="not better")
+    newest = place.candidate()
+    place.shelf.admit("a", newest, 0.5)
+    assert len(place.store.models("a")) <= KEPT_ROWS + 1
+    assert place.store.model("a-000001").state is ModelState.RETIRED
+    place.shelf.reject("a", place.candidate(), "not better")
+    assert place.candidate() == f"a-{KEPT_ROWS + 42:06d}"
+
+
+def test_tidying_waits_for_another_day_while_a_command_copies_files(place: Place) -> None:
+    place.keep(0)
+    place.shelf.ensure("a", "fake")
+    beside = DataFolder(place.folder.root, beside=True)
+    with beside.files_lock():
+        place.admitted(4)
+        assert len(place.on_disk()) == 5
+    place.admitted(1)
+    assert len(place.on_disk()) == 2
+
+
+@given(
+    ages=st.lists(st.floats(0, 400), max_size=12),
+    pins=st.integers(0, 2**12 - 1),
+    keep=st.integers(0, 6),
+    days=st.floats(1, 200),
+)
+def test_retention_by_count_and_age_never_touches_what_is_needed(ages: list[float], pins: int, keep: int, days: float) -> None:
+    now_utc = 400 * 86_400.0
+    models = [
+        StoredModel(
+            version=ModelVersion(id=f"a-{n}", stream="a", parent=f"a-{n - 1}" if n else None, arch="x", sha256=""),
+            state=ModelState.SERVING if n == len(ages) - 1 else ModelState.RETIRED, created_utc=now_utc - age * 86_400.0, config={},
+            pinned=bool(pins >> n & 1),
+        )
+        for n, age in enumerate(ages)
+    ]  # fmt: skip
+    retention = Retention(keep_versions=keep, keep_days=days)
+    gone = outlived(models, retention, now_utc=now_utc, replaced="a-0")
+    spared = {models[-1].version.id, models[-1].version.parent, "a-0"} if models else set()
+    assert not [m for m in gone if m.pinned or m.version.id in spared]
+    left = [m for m in models if m not in gone and not m.pinned and m.version.id not in spared]
+    assert len(left) <= keep
+    assert all(m.created_utc >= now_utc - days * 86_400.0 for m in left)
+    assert gone == [m for m in models if m in gone], "oldest first"
+
+
+def test_a_version_that_failed_on_live_frames_is_replaced_and_never_serves_again(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    first, second = place.admitted(2)
+    assert place.shelf.put_back("a", failed=second, version=first, reason="threw on 3 live frames in a row: boom")
+    assert place.shelf.serving_version("a").id == first
+    assert place.store.model(first).reason == "put back: threw on 3 live frames in a row: boom"
+    assert place.state(second) is ModelState.REJECTED
+    assert not place.files(second)
+    assert place.shelf.replaced("a") is None, "nobody may go back to what did not work"
+    with pytest.raises(ValueError, match="cannot become serving"):
+        place.shelf.admit("a", second, 0.9)
+    assert not place.shelf.put_back("a", failed=second, version="a-000001", reason="late"), "it does not serve any more"
+    assert place.shelf.serving_version("a").id == first
+
+
+def test_what_is_known_of_a_training_stands_in_row_and_manifest(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    looks = Signature(values=(0.25, -1.0))
+    version = place.shelf.keep_candidate(
+        "a", parent="a-000001", detector=FakeDetector(), config=CONFIG, window=3, signature=looks, gpu_s=4.5,
+        samples=["f1", "f2"], group=("a", "b"),
+    ).id  # fmt: skip
+    place.shelf.admit("a", version, 0.7)
+    row = place.store.model(version)
+    assert (row.config["gpu_s"], row.config["samples"], row.config["origin"]["cameras"]) == (4.5, 2, "a, b")
+    found = read_manifest(place.folder.version_dir("a", version))
+    assert (found.samples, found.gpu_s, found.signature, found.quality) == (("f1", "f2"), 4.5, looks, {"f1": 0.7})
+    assert place.shelf.cached("a") == (CachedModel(name=version, traits=Traits(), signature=looks),)
+
+
+def test_what_was_offered_from_outside_waits_through_a_restart_and_is_a_choice(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    kept = place.candidate()
+    with place.folder.new_version("a", "a-x000001") as part:
+        shutil.copytree(place.folder.version_dir("a", kept), part, dirs_exist_ok=True)
+    offered = ModelVersion(id="a-x000001", stream="a", parent=None, arch="fake", sha256="")
+    place.store.add_model(offered, at_utc=0.0, config={"offered": True})
+    found = place.folder.recover(place.store, at_utc=0.0)
+    assert [f for f in found if "a-x000001" in f] == []
+    assert place.state(kept) is ModelState.REJECTED
+    assert [m.name for m in place.shelf.cached("a")] == ["a-x000001"]
+    place.shelf.admit("a", "a-x000001", 0.6)
+    assert place.shelf.serving_version("a").id == "a-x000001"
 
 
 def test_views_are_newest_first_and_limited(place: Place) -> None:
