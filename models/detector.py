@@ -68,3 +68,15 @@ class Detector(Protocol):
 
     def clone(self) -> Detector:
         """An independent copy (for training while the original serves)."""
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 (N, D): the deepest features of the backbone, averaged over the picture. What drift is seen in
+        (`scheduler.drift`); two models' embeddings do not compare."""
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        """Scalar, mean per image: how far this model's answers are from those of `teacher` (same arch, not changed). Zero when the
+        two agree. Raises ValueError for a teacher of another kind, or the model itself."""
+
+    def body(self) -> ServedBody:
+        """The part that may be served in another form (ONNX, OpenVINO, int8, compiled): see `ServedBody`. Raises UsageError for a
+        model that has none."""

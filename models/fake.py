@@ -17,7 +17,8 @@ from torch import nn
 
 from configs.errors import WeightsError
 from configs.units import CLASSES
-from models.detector import Detector, DetectorSpec, YieldPoint
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.torch_support import check_teacher
 from scheduler.types import Detections
 
 #: Size and grid of a scripted picture: one object fills one cell of CELL_PX.
@@ -77,6 +78,33 @@ class FakeDetector:
         distance = (self._net.skill - self._ceiling).abs().sum()
         return distance * float("nan") if self._nan_loss else distance
 
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Mean and spread of the grey levels, and the part of the cells that each class fills: (N, 2 + classes)."""
+        rows = [np.concatenate([[i.mean() / 255, i.std() / 255], _class_mix(_found(i))]) for i in images]
+        return np.array(rows, np.float32).reshape(len(images), 2 + len(CLASSES))
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        """Distance of the skills."""
+        other = check_teacher(self, teacher)
+        if not images:
+            raise ValueError("a training loss needs at least one image")
+        return (self._net.skill - other._net.skill.detach()).abs().sum()
+
+    def body(self) -> ServedBody:
+        """The network reads the grey level at every cell's centre and says its skill; misses are drawn while decoding."""
+
+        def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
+            whole = image[: image.shape[0] // CELL_PX * CELL_PX, : COLUMNS * CELL_PX]
+            return np.ascontiguousarray(whole.transpose(2, 0, 1)[None], np.float32), image
+
+        def decode(outputs: Sequence[np.ndarray], image: object, score_min: float) -> Detections:
+            assert isinstance(image, np.ndarray)
+            truth = _from_levels(outputs[0][0, 0], image)
+            return _blurred(truth, float(np.clip(outputs[1].mean(), 0, 1)), image).above(score_min)
+
+        example_px = (ROWS * CELL_PX, COLUMNS * CELL_PX)
+        return ServedBody(network=_Reader(self.skill).eval(), encode=encode, decode=decode, example_px=example_px)
+
     def trainable_layers(self) -> list[nn.Module]:
         return [self._net]
 
@@ -101,6 +129,21 @@ class _Skill(nn.Module):
         self.skill = nn.Parameter(torch.tensor([skill], dtype=torch.float32))
 
 
+class _Reader(nn.Module):
+    """(B, 3, H, W) -> grey levels at the cells' centres (B, 1, H/16, W/16), the skill in as many places."""
+
+    def __init__(self, skill: float) -> None:
+        super().__init__()
+        self.skill = nn.Parameter(torch.tensor([skill], dtype=torch.float32))
+        self.pick = nn.Conv2d(3, 1, 1, stride=CELL_PX, bias=False)
+        with torch.no_grad():
+            self.pick.weight.copy_(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        levels = self.pick(x[:, :, CELL_PX // 2 :, CELL_PX // 2 :])
+        return levels, torch.zeros_like(levels) + self.skill.view(1, 1, 1, 1)
+
+
 def _cell_box(cell: int) -> tuple[int, int, int, int]:
     x, y = cell % COLUMNS * CELL_PX, cell // COLUMNS * CELL_PX
     return x + 1, y + 1, x + CELL_PX - 1, y + CELL_PX - 1
@@ -108,20 +151,30 @@ def _cell_box(cell: int) -> tuple[int, int, int, int]:
 
 def _found(image: np.ndarray) -> Detections:
     """Every cell whose centre has an object's grey level, by cell. Works on the unchanged scripted picture only."""
+    return _from_levels(image[CELL_PX // 2 :: CELL_PX, CELL_PX // 2 :: CELL_PX, 0], image)
+
+
+def _from_levels(levels: np.ndarray, image: np.ndarray) -> Detections:
+    """levels: grey level at the centre of each cell (rows, columns)."""
     boxes, classes = [], []
     for cell in range(min(COLUMNS * ROWS, (image.shape[0] // CELL_PX) * COLUMNS)):
-        x1, y1, x2, y2 = _cell_box(cell)
-        if x2 > image.shape[1]:
+        box = _cell_box(cell)
+        if box[2] > image.shape[1]:
             continue
-        level = round((int(image[(y1 + y2) // 2, (x1 + x2) // 2, 0]) - _BACKGROUND) / _STEP) - 1
+        level = round((float(levels[cell // COLUMNS, cell % COLUMNS]) - _BACKGROUND) / _STEP) - 1
         if 0 <= level < len(CLASSES):
-            boxes.append((x1, y1, x2, y2))
+            boxes.append(box)
             classes.append(level)
     return Detections(
         xyxy=np.array(boxes, np.float32).reshape(-1, 4),
         score=np.ones(len(boxes), np.float32),
         class_id=np.array(classes, np.int64),
     )
+
+
+def _class_mix(found: Detections) -> np.ndarray:
+    """Objects of each class as a part of all cells. float64 (classes,)"""
+    return np.bincount(found.class_id, minlength=len(CLASSES)) / (COLUMNS * ROWS)
 
 
 def _blurred(truth: Detections, skill: float, image: np.ndarray) -> Detections:

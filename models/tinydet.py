@@ -24,7 +24,8 @@ from torch.nn import functional
 
 from configs.errors import WeightsError
 from configs.units import CLASSES
-from models.detector import DetectorSpec, YieldPoint
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.torch_support import bernoulli_distance, check_images, check_teacher
 from scheduler.types import Detections
 
 ASSETS = Path(__file__).parent / "assets"
@@ -35,6 +36,7 @@ _SIDE_UNIT_PX = 8.0  # box sides are exp(output) * this many net pixels
 _MAX_PEAKS = 64
 _SAME_CLASS_IOU, _ANY_CLASS_IOU = 0.5, 0.75
 _PREDICT_BATCH = 4
+_DISTILL_BOX_GAIN = 2.0  # as the boxes' weight in `picture_loss`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,11 @@ class TinyNet(nn.Module):
 
     def layers(self) -> list[nn.Module]:
         return [self.stem, self.stage4, self.stage8, self.stage16, self.up8, self.up4, self.head]
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """The deepest features (B, widths[3], H/16, W/16)."""
+        deepest: torch.Tensor = self.stage16(self.stage8(self.stage4(self.stem(x))))
+        return deepest
 
     def forward(self, x: torch.Tensor, yield_point: YieldPoint | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         pause = yield_point or _no_pause
@@ -248,6 +255,18 @@ def batch_loss(heat: torch.Tensor, sides: torch.Tensor, targets: Sequence[Target
     return torch.stack(losses).mean()
 
 
+def picture_distance(
+    heat: torch.Tensor, sides: torch.Tensor, wanted_heat: torch.Tensor, wanted_sides: torch.Tensor
+) -> torch.Tensor:
+    """How far one picture's answers are from a teacher's, per object it sees: Kullback-Leibler distance of the class heat maps, and
+    of the box sides (log units) where the teacher is sure of something. Zero when they agree."""
+    sure = wanted_heat.sigmoid().amax(dim=0)  # (h, w)
+    per_object = sure.sum().clamp(min=1.0)
+    classes = bernoulli_distance(heat, wanted_heat).sum() / per_object
+    difference = functional.smooth_l1_loss(sides, wanted_sides, reduction="none").mean(dim=0)
+    return classes + _DISTILL_BOX_GAIN * (difference * sure).sum() / per_object
+
+
 def _decode(heat: torch.Tensor, sides: torch.Tensor, score_min: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Peaks of one picture -> boxes (N, 4) in net pixels, scores (N,), classes (N,), by falling score, duplicates removed."""
     probability = heat.sigmoid()
@@ -339,6 +358,52 @@ class TinyDetector:
         batch = torch.stack([x for x, _ in pairs]).contiguous(memory_format=torch.channels_last)
         heat, sides = self.net(batch)
         return batch_loss(heat, sides, [target for _, target in pairs])
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """See `Detector.embed`: the features at stride 16, averaged over the padded picture. (N, widths[3])"""
+        inputs = [to_input(image, self.spec.input_px) for image in images]
+        rows = np.zeros((len(images), SIZES[self.spec.arch].widths[3]), np.float32)
+        self.net.eval()
+        for chunk in _chunks([tuple(x.shape) for x in inputs]):
+            with torch.inference_mode():
+                batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
+                rows[chunk] = self.net.features(batch).mean(dim=(2, 3)).numpy()
+        return rows
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        """See `Detector.distill_loss` and `picture_distance`."""
+        other = check_teacher(self, teacher)
+        if not images:
+            raise ValueError("a training loss needs at least one image")
+        self.net.eval()  # batch-norm statistics stay as they are
+        other.net.eval()
+        losses: list[torch.Tensor] = []
+        inputs = [to_input(image, self.spec.input_px) for image in images]
+        for chunk in _chunks([tuple(x.shape) for x in inputs]):
+            batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
+            with torch.no_grad():
+                wanted_heat, wanted_sides = other.net(batch)
+            heat, sides = self.net(batch)
+            losses += [picture_distance(heat[k], sides[k], wanted_heat[k], wanted_sides[k]) for k in range(len(chunk))]
+        return torch.stack(losses).mean()
+
+    def body(self) -> ServedBody:
+        """The whole net; peaks are found while decoding."""
+        network = copy.deepcopy(self.net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        network.zero_grad(set_to_none=True)
+        stays = copy.copy(self)  # `decode` needs sizes, not the weights of today
+
+        def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
+            check_images([image])
+            return to_input(image, self.spec.input_px)[None].numpy(), image.shape[:2]
+
+        def decode(outputs: Sequence[np.ndarray], size: object, score_min: float) -> Detections:
+            assert isinstance(size, tuple)
+            heat, sides = (torch.from_numpy(np.ascontiguousarray(output[0], np.float32)) for output in outputs)
+            return stays._detections(heat, sides, size, score_min)
+
+        height, width = to_input(np.zeros((9, 16, 3), np.uint8), self.spec.input_px).shape[1:]
+        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=(height, width))
 
     def encode(self, image: np.ndarray, labels: Detections) -> tuple[torch.Tensor, Targets]:
         """The net's input and targets of one labelled picture."""

@@ -20,6 +20,7 @@ from scheduler.types import Detections
 BORDER = 114
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @contextmanager
@@ -77,6 +78,11 @@ def to_tensor(images: Sequence[np.ndarray], device: torch.device) -> torch.Tenso
     """uint8 (H, W, 3) pictures of one size -> float32 (B, 3, H, W), 0-1, on `device`; channels last in memory, as they came."""
     stacked = torch.from_numpy(np.stack(images)).to(device)  # (B, H, W, 3)
     return stacked.permute(0, 3, 1, 2).float().div_(255.0)
+
+
+def to_array(image: np.ndarray) -> np.ndarray:
+    """One uint8 (H, W, 3) picture -> float32 (1, 3, H, W), 0-1: what `to_tensor` makes of it, for runtimes that are not torch."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1)[None], np.float32) / np.float32(255.0)
 
 
 def by_shape(images: Sequence[np.ndarray]) -> list[list[int]]:
@@ -168,6 +174,24 @@ def mean_per_image(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     if not losses:
         raise ValueError("a training loss needs at least one image")
     return torch.stack(list(losses)).mean()
+
+
+def check_teacher(student: D, teacher: object) -> D:
+    """The teacher, known to be of the student's kind. Raises ValueError when it is not, or is the student itself."""
+    if not isinstance(teacher, type(student)):
+        raise ValueError(f"a {type(student).__name__} cannot imitate a {type(teacher).__name__}")
+    if teacher is student:
+        raise ValueError("a model cannot be its own teacher: give a copy of it")
+    return teacher
+
+
+def bernoulli_distance(logits: torch.Tensor, wanted_logits: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence of independent yes-or-no answers from the wanted ones, element by element, not negative, 0 where the
+    two agree. From logits, so that it stays finite however sure they are."""
+    wanted = wanted_logits.sigmoid()
+    own_yes, own_no = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
+    yes, no = nn.functional.logsigmoid(wanted_logits), nn.functional.logsigmoid(-wanted_logits)
+    return wanted * (yes - own_yes) + (1 - wanted) * (no - own_no)
 
 
 # --- yield points -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +19,11 @@ from torch import nn
 from configs.errors import WeightsError
 from configs.units import CLASSES, COCO_TO_CLASSES
 from models import torch_compat
-from models.detector import Detector, DetectorSpec, YieldPoint
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
 from models.torch_support import (
+    bernoulli_distance,
     check_images,
+    check_teacher,
     cpu_state,
     load_checked_state,
     mean_per_image,
@@ -42,6 +45,9 @@ NMS_IOU = 0.55
 MIN_SIDE_PX = 1.0
 N_CATEGORIES = 91
 
+#: Head outputs by torchvision's names, in the order of a served network's outputs.
+_OUTPUTS = ("cls_logits", "bbox_regression", "bbox_ctrness")
+
 # torchvision ships no types for its detection models.
 _Model: TypeAlias = Any
 
@@ -57,6 +63,9 @@ for _coco, _ours in COCO_TO_CLASSES.items():
     _TO_CLASSES[_category(_coco)] = _ours
 #: Index in CLASSES -> category id of its first COCO class. int64 (7,)
 _TO_CATEGORY = np.array([_category(min(c for c, o in COCO_TO_CLASSES.items() if o == k)) for k in range(len(CLASSES))])
+
+#: Weight of the box term against the class term when a teacher is imitated; torchvision's losses weigh both alike.
+_DISTILL_BOX_GAIN = 1.0
 
 #: arch -> maker of the network with random weights.
 BUILDERS: dict[str, Callable[..., _Model]] = {
@@ -118,6 +127,57 @@ class TorchvisionDetector:
             "labels": torch.from_numpy(_TO_CATEGORY[target.class_id[solid]].astype(np.int64)).to(self._device),
         }
 
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """SSD: the extractor's last map before its extra blocks (stride 32); the others: the deepest map of the ResNet. Averaged."""
+        check_images(images)
+        self._model.eval()
+        rows = []
+        with torch.inference_mode():
+            for image in images:
+                inputs, _ = self._model.transform([to_tensor([image], self._device)[0]])
+                rows.append(_deepest(self._model.backbone, inputs.tensors).mean(dim=(2, 3))[0].float().cpu().numpy())
+        return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        """Class part: Kullback-Leibler distance of every anchor's classes from the teacher's (over all categories for SSD, category by
+        category for the others); box part: distance of the box codes, weighted by how sure the teacher is of the anchor. Both per
+        object the teacher sees."""
+        check_images(images)
+        other = check_teacher(self, teacher)
+        train_with_frozen_batch_norm(self._model)
+        other._model.eval()
+        losses = []
+        for image in images:
+            with torch.no_grad():
+                inputs, _ = other._model.transform([to_tensor([image], self._device)[0]])
+                wanted = _raw(other._model, inputs.tensors)
+            losses.append(_distance(_raw(self._model, inputs.tensors), wanted, softmax=self._softmax()))
+        return mean_per_image(losses)
+
+    def _softmax(self) -> bool:
+        """SSD's categories exclude each other and have a background; the others answer each category by itself."""
+        return self.spec.arch.startswith("ssd")
+
+    def body(self) -> ServedBody:
+        """Backbone and head: class logits (B, A, 91), box codes (B, A, 4), for FCOS centreness (B, A, 1). Scaling and normalising are
+        torchvision's own and stay in `encode`, anchors, box decoding and suppression in `decode`."""
+        network = _RawNetwork(copy.deepcopy(self._model).to("cpu", memory_format=torch.contiguous_format)).eval()
+        network.zero_grad(set_to_none=True)
+        decoder = _Decoder(network.model, one_level=self._softmax())
+
+        def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
+            check_images([image])
+            with torch.inference_mode():
+                inputs, _ = network.model.transform([to_tensor([image], torch.device("cpu"))[0]])
+            return inputs.tensors.numpy(), _Scaled(image.shape[:2], inputs)
+
+        def decode(outputs: Sequence[np.ndarray], scaled: object, score_min: float) -> Detections:
+            assert isinstance(scaled, _Scaled)
+            return decoder.detections(outputs, scaled, score_min)
+
+        height, width = encode(np.zeros((360, 640, 3), np.uint8))[0].shape[2:]
+        return ServedBody(network=network, encode=encode, decode=decode, example_px=(height, width))
+
     def trainable_layers(self) -> list[nn.Module]:
         """Blocks of the backbone, then what is built on it, then the head."""
         return [layer for layer in _flattened(self._model) if any(True for _ in layer.parameters())]
@@ -155,6 +215,98 @@ def _detections(output: dict[str, torch.Tensor], score_min: float) -> Detections
     xyxy, score, class_id = xyxy[wanted], score[wanted], class_id[wanted]
     kept = suppressed_per_class(xyxy, score, class_id, iou_max=NMS_IOU)
     return sorted_detections(xyxy[kept], score[kept], class_id[kept])
+
+
+def _raw(model: _Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Head outputs of a batch (B, 3, H, W), by torchvision's names."""
+    return model.head(list(model.backbone(x).values()))
+
+
+def _deepest(backbone: _Model, x: torch.Tensor) -> torch.Tensor:
+    """(B, D, h, w): for a pyramid, what goes into its deepest level; for SSD, the last map that is not an extra block's."""
+    body = getattr(backbone, "body", None)
+    if body is not None:
+        return list(body(x).values())[-1]
+    for block in backbone.features:
+        x = block(x)
+    return x
+
+
+def _distance(own: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], *, softmax: bool) -> torch.Tensor:
+    """Distance of one picture's head outputs from the teacher's; see `distill_loss`."""
+    classes = wanted["cls_logits"]  # (1, A, categories)
+    sure = 1 - classes.softmax(2)[..., 0] if softmax else classes.sigmoid().amax(dim=2)  # (1, A)
+    per_object = sure.sum().clamp(min=1.0)
+    boxes = nn.functional.smooth_l1_loss(own["bbox_regression"], wanted["bbox_regression"], reduction="none").mean(2)
+    total = _class_distance(own["cls_logits"], classes, softmax).sum() + _DISTILL_BOX_GAIN * (boxes * sure).sum()
+    if "bbox_ctrness" in wanted:
+        total = total + (bernoulli_distance(own["bbox_ctrness"], wanted["bbox_ctrness"])[..., 0] * sure).sum()
+    return total / per_object
+
+
+def _class_distance(logits: torch.Tensor, wanted: torch.Tensor, softmax: bool) -> torch.Tensor:
+    if not softmax:
+        return bernoulli_distance(logits, wanted)
+    own, other = logits.log_softmax(2), wanted.log_softmax(2)
+    return nn.functional.kl_div(own, other, reduction="none", log_target=True)
+
+
+class _RawNetwork(nn.Module):
+    """(B, 3, H, W), scaled and normalised -> head outputs as a tuple."""
+
+    def __init__(self, model: _Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        raw = _raw(self.model, x)
+        return tuple(raw[name] for name in _OUTPUTS if name in raw)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """original_px: (H, W) of the picture; inputs: torchvision's ImageList made of it."""
+
+    original_px: tuple[int, int]
+    inputs: Any
+
+
+class _Decoder:
+    """torchvision's own anchors, box decoding and suppression on head outputs that came from elsewhere."""
+
+    def __init__(self, model: _Model, *, one_level: bool) -> None:
+        self._model, self._one_level = model, one_level
+        self._maps: dict[tuple[int, ...], list[torch.Tensor]] = {}  # input shape -> stand-ins of the feature maps' sizes
+
+    def detections(self, outputs: Sequence[np.ndarray], scaled: _Scaled, score_min: float) -> Detections:
+        raw = {
+            name: torch.from_numpy(np.ascontiguousarray(output, np.float32))
+            for name, output in zip(_OUTPUTS, outputs, strict=False)  # only FCOS has the third
+        }
+        _set_score_min(self._model, score_min)
+        with torch.inference_mode():
+            maps = self._feature_maps(scaled.inputs.tensors)
+            anchors = self._model.anchor_generator(scaled.inputs, maps)
+            sizes = scaled.inputs.image_sizes
+            found = self._found(raw, anchors, maps, sizes)
+            found = self._model.transform.postprocess(found, sizes, [scaled.original_px])
+        return _detections(found[0], score_min)
+
+    def _found(self, raw: dict[str, torch.Tensor], anchors: list[torch.Tensor], maps: list[torch.Tensor], sizes: Any) -> Any:
+        if self._one_level:  # SSD takes all levels at once
+            return self._model.postprocess_detections(raw, anchors, sizes)
+        cells = [m.shape[2] * m.shape[3] for m in maps]
+        per_cell = raw["cls_logits"].shape[1] // sum(cells)
+        levels = [n * per_cell for n in cells]
+        split = {name: list(tensor.split(levels, dim=1)) for name, tensor in raw.items()}
+        return self._model.postprocess_detections(split, [list(a.split(levels)) for a in anchors], sizes)
+
+    def _feature_maps(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Empty tensors of the sizes the backbone's maps have for this input: the anchors need the sizes only."""
+        shape = tuple(x.shape)
+        if shape not in self._maps:
+            self._maps[shape] = [m.new_empty((1, 1, *m.shape[2:])) for m in self._model.backbone(x).values()]
+        return self._maps[shape]
 
 
 def _flattened(model: _Model) -> list[nn.Module]:

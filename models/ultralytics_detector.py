@@ -5,6 +5,9 @@ post-processing, class mapping and the training iteration are ours. The 80-class
 through the inverse mapping (CLASSES -> first COCO index), so no head surgery is needed and a model can be compared before and
 after.
 
+Served: the network as far as its raw head outputs. Boxes are decoded by us, in numpy and for the few anchors that report something,
+so that a compiled or quantised form (`body`) has no box arithmetic in it that int8 would spoil, and every form shares one decoding.
+
 Loss: the library's criterion, normalised per image (the library normalises per batch), so that a batch may be split into
 micro-batches without changing the result. yolo26 has two heads; the one-to-one head is served, both train (equal weights: the
 one-to-one head is detached from the backbone, so the weights only scale two separate sets of gradients).
@@ -13,9 +16,11 @@ one-to-one head is detached from the backbone, so the weights only scale two sep
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -26,11 +31,13 @@ from torch import nn
 from configs.errors import EnvironmentLacking, WeightsError
 from configs.units import CLASSES, COCO_TO_CLASSES
 from models import torch_compat
-from models.detector import Detector, DetectorSpec, YieldPoint
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
 from models.torch_support import (
     Letterboxed,
+    bernoulli_distance,
     by_shape,
     check_images,
+    check_teacher,
     cpu_state,
     letterbox,
     load_checked_state,
@@ -38,6 +45,7 @@ from models.torch_support import (
     placed,
     sorted_detections,
     suppressed_per_class,
+    to_array,
     to_tensor,
     train_with_frozen_batch_norm,
     yielding_between_layers,
@@ -49,6 +57,8 @@ from scheduler.types import Detections
 NMS_IOU = 0.7
 MAX_DETECTIONS = 300
 N_COCO = 80
+#: Weight of the box term against the class term when a teacher is imitated (the library's dfl gain over its cls gain).
+_DISTILL_BOX_GAIN = 3.0
 #: Gains of box, class and distribution losses: the library's defaults.
 _GAINS = {"box": 7.5, "cls": 0.5, "dfl": 1.5, "epochs": 100}
 
@@ -121,7 +131,7 @@ class UltralyticsDetector:
         if state is not None:
             load_checked_state(self._model, state, subject=spec.arch)
         placed(self._model, self._device)
-        self._fused: _Model | None = None
+        self._fused: nn.Module | None = None
         self._criteria: list[Any] | None = None
 
     # --- inference ----------------------------------------------------------------------------------------------------
@@ -135,32 +145,71 @@ class UltralyticsDetector:
         network = self._serving_network()
         with torch.inference_mode(), yielding_between_layers(network, yield_point):
             for group in by_shape([b.image for b in boxed]):
-                output = network(to_tensor([boxed[i].image for i in group], self._device))[0]
-                for i, raw in zip(group, output, strict=True):
-                    results[i] = self._detections(raw.cpu(), boxed[i], score_min)
+                boxes, logits = network(to_tensor([boxed[i].image for i in group], self._device))
+                for i, *raw in zip(group, boxes.cpu().numpy(), logits.cpu().numpy(), strict=True):
+                    results[i] = self._detections(raw, boxed[i], score_min)
         return results
 
-    def _serving_network(self) -> _Model:
+    def _serving_network(self) -> _RawNetwork:
         """A copy with convolution and batch-norm folded into one (about a fifth faster on a CPU), made when first needed after
         the weights changed."""
         if self._fused is None:
-            self._model.eval()
-            self._fused = placed(copy.deepcopy(self._model).fuse(verbose=False), self._device)
-        return self._fused
+            self._fused = placed(self._raw_network(), self._device)
+        return self._fused  # type: ignore[return-value]
 
-    def _detections(self, raw: torch.Tensor, boxed: Letterboxed, score_min: float) -> Detections:
+    def _raw_network(self) -> _RawNetwork:
+        self._model.eval()
+        folded = copy.deepcopy(self._model)
+        folded.zero_grad(set_to_none=True)
+        return _RawNetwork(folded.fuse(verbose=False))
+
+    def _detections(self, raw: Sequence[np.ndarray], boxed: Letterboxed, score_min: float) -> Detections:
+        """raw: one picture's outputs of the network: boxes (4 * bins, A), class logits (80, A)."""
+        heights_widths = boxed.image.shape[:2]
         if self._model.end2end:
-            xyxy, score, coco = raw[:, :4].numpy(), raw[:, 4].numpy(), raw[:, 5].numpy().astype(np.int64)  # (300, 6)
+            xyxy, score, coco = _decoded_pairs(raw[0], raw[1], self._grid(heights_widths), score_min)
         else:
-            best = raw[4:].max(dim=0)  # raw (84, A)
-            xyxy, score, coco = _xyxy(raw[:4].T.numpy()), best.values.numpy(), best.indices.numpy()
+            xyxy, score, coco = _decoded_best(raw[0], raw[1], self._grid(heights_widths), score_min)
         class_id = _TO_CLASSES[coco]
-        wanted = (score >= score_min) & (class_id >= 0)
-        xyxy, score, class_id = xyxy[wanted], score[wanted], class_id[wanted]
+        watched = class_id >= 0
+        xyxy, score, class_id = xyxy[watched], score[watched], class_id[watched]
         if not self._model.end2end:
             kept = suppressed_per_class(xyxy, score, class_id, iou_max=NMS_IOU)[:MAX_DETECTIONS]
             xyxy, score, class_id = xyxy[kept], score[kept], class_id[kept]
         return sorted_detections(boxed.to_original(xyxy), score, class_id)
+
+    def _grid(self, height_width: tuple[int, int]) -> _Grid:
+        return _grid_of(height_width, tuple(int(stride) for stride in self._model.stride))
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """The output of the library's backbone (its `backbone:` section: SPPF or C2PSA at stride 32), averaged over the padded
+        picture. float32 (N, 256) for the nano models."""
+        check_images(images)
+        boxed = [letterbox(image, input_px=self.spec.input_px).image for image in images]
+        network = self._serving_network()
+        found: dict[int, np.ndarray] = {}
+        with torch.inference_mode():
+            for group in by_shape(boxed):
+                features = network.features(to_tensor([boxed[i] for i in group], self._device))
+                found.update(zip(group, features.mean(dim=(2, 3)).float().cpu().numpy(), strict=True))
+        return np.stack([found[i] for i in range(len(images))]) if found else np.zeros((0, 0), np.float32)
+
+    def body(self) -> ServedBody:
+        """The folded network with raw head outputs: boxes (B, 4 * bins, A) and class logits (B, 80, A)."""
+        stays = copy.copy(self)  # `decode` needs sizes and classes, not the weights of today
+
+        def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
+            check_images([image])
+            boxed = letterbox(image, input_px=self.spec.input_px)
+            return to_array(boxed.image), boxed
+
+        def decode(outputs: Sequence[np.ndarray], boxed: object, score_min: float) -> Detections:
+            assert isinstance(boxed, Letterboxed)
+            return stays._detections([outputs[0][0], outputs[1][0]], boxed, score_min)
+
+        wide = letterbox(np.zeros((9, 16, 3), np.uint8), input_px=self.spec.input_px).image
+        network = self._raw_network().to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=wide.shape[:2])
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -193,6 +242,26 @@ class UltralyticsDetector:
             if getattr(self._model.model[-1], "one2one_cv2", None) is not None:
                 self._criteria.append(library.v8DetectionLoss(self._model, tal_topk=7, tal_topk2=1))
         return self._criteria
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        """Class part: Kullback-Leibler distance of every anchor's 80 class probabilities from the teacher's; box part: that of the
+        box-side distributions (or the distance of the sides themselves for a head without bins), weighted by how sure the teacher is
+        of the anchor. Both per object the teacher sees, averaged over heads. After Hinton et al. (2015) and, for the boxes,
+        "Localization Distillation" (Zheng et al., CVPR 2022)."""
+        check_images(images)
+        other = check_teacher(self, teacher)
+        train_with_frozen_batch_norm(self._model)
+        other._model.eval()
+        self._fused = None
+        boxed = [letterbox(image, input_px=self.spec.input_px).image for image in images]
+        losses: list[torch.Tensor] = []
+        for group in by_shape(boxed):
+            batch = to_tensor([boxed[i] for i in group], self._device)
+            with torch.no_grad():
+                wanted = _heads(other._model(batch)[1])
+            heads = _heads(self._model(batch))
+            losses += [_heads_distance(heads, wanted, row) for row in range(len(group))]
+        return mean_per_image(losses)
 
     def trainable_layers(self) -> list[nn.Module]:
         """Top-level layers that have parameters: 10 of the backbone, then neck and head."""
@@ -243,7 +312,120 @@ def _criterion_batch(boxed: Letterboxed, target: Detections, device: torch.devic
     }
 
 
-def _xyxy(centre_size: np.ndarray) -> np.ndarray:
-    """(N, 4) centre and size -> corners."""
-    half = centre_size[:, 2:] / 2
-    return np.concatenate([centre_size[:, :2] - half, centre_size[:, :2] + half], axis=1)
+def _heads_distance(heads: list[dict[str, Any]], wanted: list[dict[str, Any]], row: int) -> torch.Tensor:
+    """Distance of one image's raw head outputs from the teacher's, averaged over heads."""
+    pairs = zip(heads, wanted, strict=True)
+    return torch.stack([_head_distance(_one_image(own, row), _one_image(other, row)) for own, other in pairs]).mean()
+
+
+def _head_distance(head: dict[str, Any], wanted: dict[str, Any]) -> torch.Tensor:
+    sure = wanted["scores"].sigmoid()  # (1, 80, A)
+    weight = sure.amax(dim=1)  # (1, A)
+    per_object = weight.sum().clamp(min=1.0)
+    classes = bernoulli_distance(head["scores"], wanted["scores"]).sum() / per_object
+    own, other = _sides(head["boxes"]), _sides(wanted["boxes"])  # (1, 4, bins, A)
+    if own.shape[2] > 1:
+        difference = nn.functional.kl_div(own.log_softmax(2), other.log_softmax(2), reduction="none", log_target=True).sum(2)
+    else:
+        difference = nn.functional.smooth_l1_loss(own, other, reduction="none").sum(2)
+    boxes = (difference.mean(1) * weight).sum() / per_object
+    return classes + _DISTILL_BOX_GAIN * boxes
+
+
+def _sides(boxes: torch.Tensor) -> torch.Tensor:
+    """(B, 4 * bins, A) -> (B, 4, bins, A)."""
+    return boxes.view(boxes.shape[0], 4, -1, boxes.shape[2])
+
+
+# --- from raw outputs to boxes ----------------------------------------------------------------------------------------
+
+
+class _RawHead(nn.Module):
+    """The head of a folded network without its box decoding: (boxes (B, 4 * bins, A), class logits (B, 80, A))."""
+
+    def __init__(self, head: _Model) -> None:
+        super().__init__()
+        self.head = head
+        self.f, self.i = head.f, head.i  # where the library's forward pass looks for its inputs
+
+    def forward(self, x: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        raw = self.head.forward_head(x, box_head=self.head.cv2, cls_head=self.head.cv3)
+        return raw["boxes"], raw["scores"]
+
+
+class _RawNetwork(nn.Module):
+    """(B, 3, H, W) -> what `_RawHead` says. model: folded, so that only the head that serves is left."""
+
+    def __init__(self, model: _Model) -> None:
+        super().__init__()
+        model.model[-1] = _RawHead(model.model[-1])
+        self._last_of_backbone = len(model.yaml["backbone"]) - 1
+        self.model: _Model = model
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.model(x)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Output of the backbone (B, D, H/32, W/32)."""
+        for layer in self.model.model[: self._last_of_backbone + 1]:  # one after the other in every description we build
+            x = layer(x)
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grid:
+    """centres: float32 (A, 2) x and y of every anchor in net pixels; stride: float32 (A, 1)."""
+
+    centres: np.ndarray
+    stride: np.ndarray
+
+
+@functools.lru_cache(maxsize=32)
+def _grid_of(height_width: tuple[int, int], strides: tuple[int, ...]) -> _Grid:
+    centres, widths = [], []
+    for stride in strides:
+        rows, columns = np.mgrid[0 : height_width[0] // stride, 0 : height_width[1] // stride]
+        level = (np.stack([columns.ravel(), rows.ravel()], axis=1) + 0.5) * stride
+        centres.append(level.astype(np.float32))
+        widths.append(np.full((len(level), 1), stride, np.float32))
+    return _Grid(centres=np.concatenate(centres), stride=np.concatenate(widths))
+
+
+def _decoded_best(
+    boxes: np.ndarray, logits: np.ndarray, grid: _Grid, score_min: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The best class of every anchor that reaches score_min -> (xyxy (N, 4) net px, score (N,), COCO index (N,))."""
+    best = logits.max(axis=0)
+    anchors = np.flatnonzero(_sigmoid(best) >= score_min)
+    return _corners(boxes, anchors, grid), _sigmoid(best[anchors]), logits[:, anchors].argmax(axis=0)
+
+
+def _decoded_pairs(
+    boxes: np.ndarray, logits: np.ndarray, grid: _Grid, score_min: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As the library's end-to-end heads choose: the MAX_DETECTIONS best anchors, of these the MAX_DETECTIONS best (anchor, class)
+    pairs; those that reach score_min."""
+    best = logits.max(axis=0)
+    anchors = np.flatnonzero(_sigmoid(best) >= score_min)
+    anchors = anchors[np.argsort(-best[anchors], kind="stable")[:MAX_DETECTIONS]]
+    score = _sigmoid(logits[:, anchors].T)  # (K, 80)
+    row, coco = np.nonzero(score >= score_min)
+    order = np.argsort(-score[row, coco], kind="stable")[:MAX_DETECTIONS]
+    row, coco = row[order], coco[order]
+    return _corners(boxes, anchors, grid)[row], score[row, coco], coco
+
+
+def _corners(boxes: np.ndarray, anchors: np.ndarray, grid: _Grid) -> np.ndarray:
+    """Box sides of the given anchors (expected value of each side's distribution, where there are bins) -> xyxy (K, 4) net px."""
+    sides = boxes[:, anchors].astype(np.float32).reshape(4, boxes.shape[0] // 4, len(anchors))  # (4, bins, K)
+    if sides.shape[1] > 1:
+        weights = np.exp(sides - sides.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        sides = np.einsum("sbk,b->sk", weights, np.arange(sides.shape[1], dtype=np.float32))[:, None]
+    reach = sides[:, 0].T * grid.stride[anchors]  # (K, 4) left, top, right, bottom
+    centres = grid.centres[anchors]
+    return np.concatenate([centres - reach[:, :2], centres + reach[:, 2:]], axis=1)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return (1.0 / (1.0 + np.exp(-np.clip(x, -80, 80).astype(np.float32)))).astype(np.float32)
