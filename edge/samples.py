@@ -28,7 +28,8 @@ class LazyImages(Sequence[LabelledImage]):
         if isinstance(index, slice):
             return LazyImages(self._store, self._refs[index])
         ref = self._refs[index]
-        return LabelledImage(image=self._store.load_image(ref), labels=self._store.load_labels(ref).detections)
+        labels = self._store.load_labels(ref)
+        return LabelledImage(image=self._store.load_image(ref), labels=labels.detections, by_person=labels.by == "person")
 
 
 class FileSamples:
@@ -44,13 +45,21 @@ class FileSamples:
         return Picture(image=self._store.load_image(ref))
 
     def labels(self, ref: Any) -> Detections | None:
-        return self._store.load_labels(ref).detections if self._store.split(ref) is not None else None
+        labels = self._store.labels_or_none(ref)
+        return labels.detections if labels is not None and labels.usable else None
 
     def split(self, ref: Any) -> str | None:
         return self._store.split(ref)
 
-    def label(self, ref: Any, labels: Detections, *, golden: str, split: str) -> None:
-        self._store.label(ref, labels, golden, split)
+    def by_person(self, ref: Any) -> bool:
+        labels = self._store.labels_or_none(ref)
+        return labels is not None and labels.by == "person"
+
+    def label(
+        self, ref: Any, labels: Detections, *, golden: str, split: str, unsure: Detections | None = None,
+        left_out: bool = False, gpu_s: float | None = None,
+    ) -> None:  # fmt: skip
+        self._store.label(ref, labels, golden, split, unsure=unsure, left_out="unsure" if left_out else "", gpu_s=gpu_s)
 
     def labelled(self, stream: str, windows: Sequence[int], split: str) -> LazyImages:
-        return LazyImages(self._store, self._store.list(stream, list(windows), labelled=True, split=split))
+        return LazyImages(self._store, self._store.usable(stream, list(windows), split))

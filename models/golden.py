@@ -76,6 +76,11 @@ class Labelling:
         """Golden passes a picture costs."""
         return 2 if self.agreement == "flip" else 1
 
+    @property
+    def view_score_frac(self) -> float:
+        """Part of the score threshold from which on the golden model's boxes are wanted."""
+        return VIEW_SCORE_FRAC if self.agreement == "flip" else 1.0
+
 
 PLAIN = Labelling()
 
@@ -105,7 +110,7 @@ def golden_steps(
             answers = task.labels(golden, batch, score_min=score_min, yield_point=yield_point)
             found += [one_view(a, p.image.shape, labelling) for a, p in zip(answers, batch, strict=True)]
             continue
-        low = VIEW_SCORE_FRAC * score_min
+        low = labelling.view_score_frac * score_min
         plain = task.labels(golden, batch, score_min=low, yield_point=yield_point)
         yield
         flipped = task.labels(golden, [mirrored(p) for p in batch], score_min=low, yield_point=yield_point)

@@ -145,7 +145,7 @@ class SampleStore:
         with self._exclusive():
             if not self._picture(ref).is_file():
                 raise KeyError(ref.name)
-            new = change(self._labels_or_none(ref))
+            new = change(self.labels_or_none(ref))
             path = self._labels(ref)
             if new is None:
                 with storage_errors(path):
@@ -200,12 +200,12 @@ class SampleStore:
 
     def split(self, ref: SampleRef) -> str | None:
         """'train' or 'holdout'; None: not labelled, or its label file is damaged and it may be labelled anew."""
-        labels = self._labels_or_none(ref)
+        labels = self.labels_or_none(ref)
         return labels.split if labels is not None else None
 
     def usable(self, stream: str, windows: Sequence[int], split: str) -> Refs:
         """Labelled samples of a split that may be trained on or judged by, in order of window and seq."""
-        found = ((ref, self._labels_or_none(ref)) for ref in self.list(stream, windows, labelled=True))
+        found = ((ref, self.labels_or_none(ref)) for ref in self.list(stream, windows, labelled=True))
         return [ref for ref, labels in found if labels is not None and labels.split == split and labels.usable]
 
     def windows(self, stream: str) -> Numbers:
@@ -267,7 +267,7 @@ class SampleStore:
     def _labels(self, ref: SampleRef) -> Path:
         return self._folder(ref) / f"{ref.seq:09d}.json"
 
-    def _labels_or_none(self, ref: SampleRef) -> SampleLabels | None:
+    def labels_or_none(self, ref: SampleRef) -> SampleLabels | None:
         """None also for a damaged file: whoever wants labels there makes them anew."""
         try:
             return self.load_labels(ref)

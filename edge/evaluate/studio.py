@@ -16,6 +16,7 @@ from edge.footage import Footage
 from edge.memo import Memo
 from models.detector import Detector
 from models.evaluate import match_counts
+from models.golden import PLAIN, Labelling
 from models.labelled import LabelledImage
 from models.tasks.base import Picture
 from scheduler.engine import EngineConfig
@@ -52,6 +53,7 @@ class EvaluateOptions:
     replay_windows: int = 3
     engine: EngineConfig = field(default_factory=EngineConfig)
     scoring: jobs.Scoring = field(default_factory=default_scoring)
+    labelling: Labelling = PLAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +152,9 @@ class Studio:
     def image(self, stream: str, index: int) -> np.ndarray:
         return self._images[stream, index]
 
-    def index_of(self, stream: str, image: np.ndarray) -> int:
-        """The frame that `image` (one of `image(...)`'s own arrays) shows."""
-        return self._index_of[stream, id(image)]
+    def index_of(self, stream: str, image: np.ndarray) -> int | None:
+        """The frame that `image` (one of `image(...)`'s own arrays) shows; None for any other picture (a mirrored one, say)."""
+        return self._index_of.get((stream, id(image)))
 
     def digest(self, stream: str, index: int) -> str:
         """What identifies a frame's pixels, for memoised work."""
@@ -165,15 +167,23 @@ class Studio:
     def golden_labels(self, stream: str, index: int) -> Detections:
         """Golden detections of a frame, down to the lower of both score thresholds: from memory, the memo, or the model."""
         if (stream, index) not in self._golden:
-            score_min = min(self.options.scoring.golden_score_min, self.options.scoring.score_min)
-            key = key_of("golden", self.golden_version, self.digest(stream, index), score_min)
-            found = self.memo.detections(key)
-            if found is None:
-                self.done.golden += 1
-                found = self.golden.predict([self.image(stream, index)], score_min=score_min)[0]
-                self.memo.keep_detections(key, found)
-            self._golden[stream, index] = found
+            self._golden[stream, index] = self._asked(self.image(stream, index), self.digest(stream, index))
         return self._golden[stream, index]
+
+    def golden_on(self, image: np.ndarray) -> Detections:
+        """The same for a picture that is no frame of the footage."""
+        return self._asked(image, digest_of_image(image))
+
+    def _asked(self, image: np.ndarray, digest: str) -> Detections:
+        scoring, labelling = self.options.scoring, self.options.labelling
+        score_min = min(scoring.golden_score_min * labelling.view_score_frac, scoring.score_min)
+        key = key_of("golden", self.golden_version, digest, score_min)
+        found = self.memo.detections(key)
+        if found is None:
+            self.done.golden += 1
+            found = self.golden.predict([image], score_min=score_min)[0]
+            self.memo.keep_detections(key, found)
+        return found
 
     def truth(self, stream: str, index: int) -> Detections:
         """What should be found in a frame."""
@@ -270,6 +280,7 @@ class StudioSamples:
     def __init__(self, studio: Studio) -> None:
         self._studio, self._options = studio, studio.options
         self._splits: dict[tuple[str, int], str] = {}
+        self._found: dict[tuple[str, int], Detections | None] = {}  # None: left out
         self.now_s = 0.0
 
     def sampled(self, stream: str, window: int) -> list[Candidate]:
@@ -281,15 +292,20 @@ class StudioSamples:
         return Picture(image=self._studio.image(ref.stream, ref.index))
 
     def labels(self, ref: Any) -> Detections | None:
-        if (ref.stream, ref.index) not in self._splits:
-            return None
-        return self._studio.golden_labels(ref.stream, ref.index).above(self._options.scoring.golden_score_min)
+        return self._found.get((ref.stream, ref.index))
 
     def split(self, ref: Any) -> str | None:
         return self._splits.get((ref.stream, ref.index))
 
-    def label(self, ref: Any, labels: Detections, *, golden: str, split: str) -> None:
+    def by_person(self, ref: Any) -> bool:
+        return False
+
+    def label(
+        self, ref: Any, labels: Detections, *, golden: str, split: str, unsure: Detections | None = None,
+        left_out: bool = False, gpu_s: float | None = None,
+    ) -> None:  # fmt: skip
         self._splits[ref.stream, ref.index] = split
+        self._found[ref.stream, ref.index] = None if left_out else labels
 
     def labelled(self, stream: str, windows: Sequence[int], split: str) -> list[LabelledImage]:
         return [
@@ -299,7 +315,8 @@ class StudioSamples:
         ]
 
     def _with_split(self, stream: str, windows: Sequence[int], split: str) -> list[Candidate]:
-        return [c for w in windows for c in self._studio.candidates(stream, w) if self.split(c) == split]
+        mine = [c for w in windows for c in self._studio.candidates(stream, w) if self.split(c) == split]
+        return [c for c in mine if self.labels(c) is not None]
 
     def labelled_indices(self) -> set[tuple[str, int]]:
         """(stream, frame) of everything that was labelled."""
@@ -308,7 +325,11 @@ class StudioSamples:
     def key(self, stream: str, windows: Sequence[int], split: str) -> str:
         """What identifies `labelled(...)`: pixels and labels."""
         digests = [self._studio.digest(c.stream, c.index) for c in self._with_split(stream, windows, split)]
-        return key_of(self._studio.golden_version, digests, self._options.scoring.golden_score_min)
+        return key_of(self._studio.golden_version, digests, self._options.scoring.golden_score_min, *self._marks())
+
+    def _marks(self) -> tuple[object, ...]:
+        """What else the labels depend on; nothing for plain ones, so that kept work stays valid."""
+        return () if self._options.labelling == PLAIN else (self._options.labelling,)
 
 
 class FromMemo:
@@ -320,7 +341,13 @@ class FromMemo:
         self._studio, self._stream, self._version = studio, stream, version
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
-        return [self._found(self._studio.index_of(self._stream, image)).above(score_min) for image in images]
+        return [self._seen(image).above(score_min) for image in images]
+
+    def _seen(self, image: np.ndarray) -> Detections:
+        index = self._studio.index_of(self._stream, image)
+        if index is None:
+            return self._studio.golden_on(image)
+        return self._found(index)
 
     def _found(self, index: int) -> Detections:
         if self._version is None:

@@ -122,11 +122,10 @@ class EvaluateWorld:
     def _labelling(self, command: StartLabelling) -> Work:
         costs = self._studio.costs
         self.samples.now_s = (command.window + 1) * self._options.window_s
-        train, holdout = jobs.pools(self.samples, command.stream, command.window, command.holdout_frac)
-        n_train, n_holdout = jobs.label_split(min(command.frames, len(train) + len(holdout)), command.holdout_frac)
-        judged = jobs.spread(holdout, n_holdout)
-        new = sum(self.samples.split(ref) is None for ref in [*jobs.spread(train, n_train), *judged])
-        cost = new * costs.golden_gpu_s + len(judged) * costs.infer_gpu_s
+        golden_gpu_s = costs.golden_gpu_s * self._options.labelling.views
+        train, judged = jobs.frames_to_label(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
+        new = sum(self.samples.split(ref) is None for ref in [*train, *judged])
+        cost = new * golden_gpu_s + len(judged) * costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
             self.samples.now_s = at_s
@@ -134,7 +133,7 @@ class EvaluateWorld:
                 jobs.label_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     stream=command.stream, window=command.window, frames=command.frames,
-                    holdout_frac=command.holdout_frac, scoring=self._options.scoring,
+                    holdout_frac=command.holdout_frac, scoring=self._options.scoring, labelling=self._options.labelling,
                 )
             )  # fmt: skip
             key = (command.stream, command.window + 1)
@@ -143,7 +142,7 @@ class EvaluateWorld:
                 self.record.labelled[key] = result.quality
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=cost, golden_gpu_s=costs.golden_gpu_s if new else None, traits=result.traits,
+                quality=result.quality, gpu_s=cost, golden_gpu_s=golden_gpu_s if new else None, traits=result.traits,
             )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)
@@ -241,7 +240,7 @@ class EvaluateWorld:
         refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         costs = self._studio.costs
         new = sum(self.samples.split(ref) is None for ref in refs)
-        cost = new * costs.golden_gpu_s + 2 * len(refs) * costs.infer_gpu_s
+        cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * len(refs) * costs.infer_gpu_s
 
         def finish(done_s: float) -> Event:
             self.samples.now_s = at_s  # it judges what had been captured when it began
@@ -250,6 +249,7 @@ class EvaluateWorld:
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
+                    labelling=self._options.labelling,
                 )
             )  # fmt: skip
             self.record.gates.append(

@@ -2,7 +2,7 @@
 
 from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_of, run_at_once, run_in_lane, split_of, spread
 from edge.jobs.gate import GateResult, gate_refs, gate_steps
-from edge.jobs.label import LabelResult, label_split, label_steps, traits_of
+from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps
 from edge.jobs.profile import profile_steps
 from edge.jobs.train import half_way, retrain_steps
@@ -10,13 +10,16 @@ from models.tasks.base import Scoring
 
 __all__ = [
     "GateResult",
+    "GoldenWork",
     "LabelResult",
     "SampleRef",
     "Samples",
     "Scoring",
     "Steps",
+    "frames_to_label",
     "gate_refs",
     "gate_steps",
+    "golden_label_steps",
     "half_way",
     "label_split",
     "label_steps",

@@ -42,14 +42,22 @@ class Samples(Protocol):
         """The frame, with the regions that moved in it where the task wants them."""
 
     def labels(self, ref: SampleRef) -> Detections | None:
-        """Golden labels, None when the frame is not labelled yet."""
+        """Labels in force (golden or a person's), None when the frame is not labelled yet or left out of training and judging."""
 
     def split(self, ref: SampleRef) -> str | None:
-        """'train' or 'holdout' of a labelled frame, None before."""
+        """'train' or 'holdout' of a labelled frame (also one that is left out), None before."""
 
-    def label(self, ref: SampleRef, labels: Detections, *, golden: str, split: str) -> None: ...
+    def by_person(self, ref: SampleRef) -> bool:
+        """Whether a person made its labels, or took it out."""
 
-    def labelled(self, stream: str, windows: Sequence[int], split: str) -> Sequence[LabelledImage]: ...
+    def label(
+        self, ref: SampleRef, labels: Detections, *, golden: str, split: str, unsure: Detections | None = None,
+        left_out: bool = False, gpu_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Keeps golden labels; a person's stay in force. unsure: boxes that are no labels; left_out: too many of those; gpu_s: cost."""
+
+    def labelled(self, stream: str, windows: Sequence[int], split: str) -> Sequence[LabelledImage]:
+        """Labelled frames that may be used, in time order."""
 
 
 def run_in_lane(steps: Steps[T], lane: Lane) -> T:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.jobs.base import SampleRef, Samples, Scoring, Steps, no_yield, pools, quality_of, quality_steps, spread
+from edge.jobs.label import golden_label_steps
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, gain_sd
+from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 
@@ -33,17 +35,17 @@ def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_f
 def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
     scoring: Scoring, holdout_frac: float = 1.0, task: Task = DETECTION, yield_point: YieldPoint = no_yield,
+    labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0,
 ) -> Steps[GateResult]:  # fmt: skip
     """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
     with those that the last window's labelling made (a gate that comes early has seen little of its own window). Only frames of
     the held-out pool are used (of the window in progress any, with `holdout_frac` 1), and they stay held out, so that the next
     window does not train on what judged this one."""
     refs = gate_refs(samples, stream, window, frames, holdout_frac)
-    for ref in refs:
-        if samples.labels(ref) is None:
-            labels = task.labels(golden, [samples.picture(ref)], score_min=scoring.golden_score_min, yield_point=yield_point)[0]
-            samples.label(ref, labels, golden=golden.spec.arch, split="holdout")
-            yield
+    yield from golden_label_steps(
+        samples, golden, [(ref, "holdout") for ref in refs], scoring=scoring, task=task, labelling=labelling,
+        yield_point=yield_point, timer=timer,
+    )  # fmt: skip
     old = yield from quality_steps(samples, task, serving, refs, scoring, yield_point)
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
     return compared(old, new)
