@@ -19,6 +19,7 @@ from edge.sampling import no_limit
 from edge.shelf import Shelf
 from edge.store.store import Store
 from models.detector import Detector
+from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from scheduler import events as ev
 from scheduler.commands import StartGate, StartLabelling, StartProfiling, StartRetraining
@@ -53,6 +54,7 @@ class LearningParts:
     golden_of: Callable[[str], Detector]
     clock: Clock
     scoring: jobs.Scoring
+    labelling: Labelling = PLAIN
     seed: int = 0
     replay_windows: int = 3
     require_room: Callable[[], None] = no_limit
@@ -82,10 +84,11 @@ class LiveJobs:
             jobs.label_steps(
                 parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version), stream=command.stream,
                 window=command.window, frames=command.frames, holdout_frac=command.holdout_frac, scoring=parts.scoring,
-                task=self._task_of(command.stream), yield_point=lane.checkpoint,
+                task=self._task_of(command.stream), yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,
             ),
             lane,
         )  # fmt: skip
+        say_doubts(command, result)
         if result.quality is not None:
             self.keep_quality(command.stream, result.quality, command.version)
         traits = replace(result.traits, daypart=daypart(parts.clock.utc_s()))
@@ -93,7 +96,8 @@ class LiveJobs:
         gpu_s = spent()
         return lambda at_s: ev.LabelDone(
             at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-            quality=result.quality, gpu_s=gpu_s, golden_gpu_s=gpu_s / result.new if result.new else None, traits=traits,
+            quality=result.quality, gpu_s=gpu_s, golden_gpu_s=result.golden_gpu_s / result.new if result.new else None,
+            traits=traits, corrected=result.corrected, left_out=result.left_out,
         )  # fmt: skip
 
     def _profiling(self, command: StartProfiling, lane: Lane, spent: Spent) -> MakeEvent:
@@ -139,7 +143,7 @@ class LiveJobs:
                 parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version),
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
-                yield_point=lane.checkpoint,
+                yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,
             ),
             lane,
         )  # fmt: skip
@@ -161,6 +165,17 @@ class LiveJobs:
 
     def _seed(self, job_id: str) -> int:
         return stable_seed(self._parts.seed, job_id)
+
+
+def say_doubts(command: StartLabelling, result: jobs.LabelResult) -> None:
+    """Logs what an operator should know of a window's labels."""
+    where = f"{command.stream}, window {command.window}"
+    if result.left_out:
+        log.info("%s: the golden model is unsure of %d of %d new frames; they are left out", where, result.left_out, result.new)
+    if result.unreadable:
+        log.warning("%s: %d samples were gone or damaged and got no labels", where, result.unreadable)
+    if result.train + result.holdout and not result.objects:
+        log.info("%s: no object in any of %d labelled frames", where, result.train + result.holdout)
 
 
 def daypart(utc_s: float) -> str:

@@ -80,7 +80,8 @@ class TimerFired(Event):
 class LabelDone(Event):
     """Golden labels of a stream's last window are there. train/holdout: labelled frames in each split; quality: of the serving
     model on the held-out split, None when the split is empty; gpu_s: what the job cost; golden_gpu_s: cost of one new label, None when
-    all were there already; traits: what the labels say the window looked like."""
+    all were there already; traits: what the labels say the window looked like; corrected: of the frames used, by a person; left_out:
+    frames of which the golden model was too unsure (in neither split)."""
 
     job: str
     stream: str
@@ -90,6 +91,8 @@ class LabelDone(Event):
     gpu_s: float
     golden_gpu_s: float | None = None
     traits: Traits | None = None
+    corrected: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
