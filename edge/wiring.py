@@ -30,6 +30,7 @@ from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
+from models.golden import Labelling, class_table
 from models.zoo import load_detector
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.types import RetrainConfig
@@ -91,6 +92,15 @@ def scoring_of(config: BoxConfig) -> Scoring:
     return Scoring(golden_score_min=models.golden_score_min, score_min=models.edge_score_min, iou_min=models.iou_min)
 
 
+def labelling_of(config: BoxConfig, *, on_gpu: bool = False) -> Labelling:
+    """How golden labels are made. A batch is one picture where no GPU makes more of them cheaper: an iteration lasts as long."""
+    models = config.models
+    return Labelling(
+        batch=models.golden_batch if on_gpu else 1, classes=class_table(models.class_map), agreement=models.agreement,
+        unsure_max_frac=models.unsure_max_frac,
+    )  # fmt: skip
+
+
 @contextlib.contextmanager
 def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterator[Box]:
     """Builds the box and takes it apart again. Raises the errors of its parts (configuration, weights, storage)."""
@@ -119,7 +129,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
 
         journal = Journal(folder.events_dir, max_bytes=config.storage.journal_mib * 2**20)
         stack.callback(journal.close)
-        engine = BoxEngine(engine_config(config, cost_s(golden, clock)))
+        labelling = labelling_of(config)
+        engine = BoxEngine(engine_config(config, cost_s(golden, clock) * labelling.views))
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -132,6 +143,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 golden_of=lambda camera_id: golden,
                 clock=clock,
                 scoring=scoring_of(config),
+                labelling=labelling,
                 replay_windows=REPLAY_WINDOWS,
                 require_room=require_room,
             )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from configs.units import CLASSES, NOTHING
+from configs.units import CLASSES, IGNORE, NOTHING, class_map_problem
 from models.evaluate import iou_matrix
 from models.tasks.base import Picture, Task
 from scheduler.types import Detections
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 Agreement = Literal["off", "flip"]
 
-#: Class map: what is written for a class that gets no labels.
-IGNORE = "ignore"
-#: The same as a number in a class table.
+#: `configs.units.IGNORE` as a number in a class table.
 IGNORED = -1
 #: Two boxes of one class are the same object from this overlap on, in two views of a picture.
 AGREE_IOU = 0.5
@@ -46,16 +44,12 @@ MAX_LABELS = 500
 
 def class_table(mapping: Mapping[str, str]) -> tuple[int, ...]:
     """Class map by name -> by index: entry k is what a golden box of class k becomes, IGNORED: nothing. `configs.units.NOTHING` stays.
-    Raises ValueError for names that are no class, and for a map whose targets are themselves mapped elsewhere (mapping twice would
-    change what mapping once made)."""
+    Raises ValueError for what `configs.units.class_map_problem` finds."""
+    problem = class_map_problem(mapping)
+    if problem:
+        raise ValueError(f"class map: {problem}")
     table = [*range(len(CLASSES)), NOTHING]
     for golden, ours in mapping.items():
-        if golden not in CLASSES or (ours not in CLASSES and ours != IGNORE):
-            raise ValueError(f"class map {golden!r} -> {ours!r}: classes are {', '.join(CLASSES)} (and {IGNORE} on the right)")
-        if mapping.get(ours, ours) != ours:
-            raise ValueError(
-                f"class map {golden!r} -> {ours!r}, but {ours!r} -> {mapping[ours]!r}: name the last class at once"
-            )
         table[CLASSES.index(golden)] = IGNORED if ours == IGNORE else CLASSES.index(ours)
     return tuple(table)
 

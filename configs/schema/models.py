@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
 from configs.schema.retraining import CatalogEntry, RetrainEntry, check_unique
+from configs.units import class_map_problem
 
 
 def _default_retrain() -> tuple[RetrainEntry, ...]:
@@ -28,6 +30,23 @@ class ModelsSection(Section):
     )
     golden: str = setting("tinydet-golden", text="Large model that labels the samples: a known name or a weights file.")
     golden_score_min: float = setting(0.4, unit="score", ge=0, le=1, text="Golden detections below this score are not labels.")
+    golden_batch: int = setting(
+        8, unit="frames", ge=1, le=256,
+        text="Frames that the golden model sees at once where a GPU makes that cheaper; on a CPU always one, so that it yields.",
+    )  # fmt: skip
+    class_map: dict[str, str] = setting(
+        default_factory=dict,
+        default_text="none",
+        text="What golden labels of a class become: `truck: car`, or `animal: ignore` for no label at all.",
+    )
+    agreement: Literal["off", "flip"] = setting(
+        "off",
+        text="`flip`: the golden model also sees the mirrored frame, and only what it finds in both is a label; costs a second pass.",
+    )
+    unsure_max_frac: float = setting(
+        0.5, unit="fraction", ge=0, le=1,
+        text="With `agreement`: a frame whose unsure part of all boxes is larger is left out of training and judging.",
+    )  # fmt: skip
     edge_score_min: float = setting(
         0.25, unit="score", ge=0, le=1, text="Edge detections below this score are not shown or counted."
     )
@@ -49,6 +68,14 @@ class ModelsSection(Section):
         default_text="the one that comes with Driftbox (configs/catalog.yaml)",
         text="Retraining configurations per model: its name (`yolov8n`, `yolov8n@320`) or weights file.",
     )
+
+    @field_validator("class_map")
+    @classmethod
+    def _known_classes(cls, mapping: dict[str, str]) -> dict[str, str]:
+        problem = class_map_problem(mapping)
+        if problem:
+            raise PydanticCustomError("class_map", "{problem}", {"problem": problem})
+        return mapping
 
     @field_validator("retrain")
     @classmethod
