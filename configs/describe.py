@@ -120,6 +120,8 @@ def _type_name(annotation: Any) -> str:
         return "true/false" if all(isinstance(v, bool) for v in typing.get_args(annotation)) else "choice"
     if typing.get_origin(annotation) is tuple:
         return "list"
+    if typing.get_origin(annotation) is dict:
+        return "map"
     inner = [a for a in typing.get_args(annotation) if a is not type(None)]
     return _type_name(inner[0])
 
@@ -129,7 +131,8 @@ def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
     if typing.get_origin(annotation) is dict:
-        return typing.get_args(annotation)[1], ".NAME"
+        value = typing.get_args(annotation)[1]
+        return (value, ".NAME") if issubclass(value, BaseModel) else (None, "")
     first = (typing.get_args(annotation) or (None,))[0]
     if typing.get_origin(annotation) is tuple and isinstance(first, type) and issubclass(first, BaseModel):
         return first, "[]"
