@@ -7,7 +7,6 @@ from edge.jobs.base import Samples, Steps, no_yield, spread
 from models.detector import Detector, YieldPoint
 from models.embedding import FrameStats
 from models.tasks.base import Task
-from models.tasks.detection import DETECTION
 from scheduler.types import FrameLook, Look
 
 #: Score from which on a look counts a detection: what the box shows.
