@@ -2,17 +2,22 @@
 
 One thread per camera; compute goes through the camera's lane, so a share is kept here as everywhere. What the page, telemetry and the
 sampler see is the last `Shown`: a frame with the boxes that belong to it.
+
+A model that was replaced stays warm beside the new one for a while. While the new one is watched (its first frames), the old one does
+every frame on which it fails, so that people miss none; when it fails several times in a row the old one is back for good, at once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from configs.errors import JobCancelled, redact
 from edge.clock import Clock
 from edge.gpu.base import Lane
+from edge.shadow import Shadow, is_finite, overtime, said_of
 from models.detector import Detector
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
@@ -25,6 +30,32 @@ HISTORY = 64
 LOOK_S, LEAST_S = 0.25, 0.005
 #: Rest after a prediction that threw: a broken model must not burn the share.
 ERROR_REST_S = 0.5
+#: Frames for which a new model is watched, and failures in a row that put the old one back.
+WATCHED_FRAMES, FAILURES_IN_A_ROW = 50, 3
+
+
+class NotFinite(Exception):
+    """A prediction whose boxes or scores are NaN or infinite; nobody is shown that."""
+
+    def __init__(self) -> None:
+        super().__init__("the model gave numbers that are none (NaN or infinite)")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A detector ready to serve, and which version it is."""
+
+    detector: Detector
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FellBack:
+    """A watched model that failed too often was replaced by the one before it."""
+
+    failed: str
+    version: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +85,9 @@ class SwapRecord:
 
 
 class InferenceWorker:
-    """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it."""
+    """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
+
+    on_fall_back: told in the worker's own thread when the model before was put back; must be quick."""
 
     def __init__(
         self,
@@ -68,16 +101,22 @@ class InferenceWorker:
         task: Task = DETECTION,
     ) -> None:
         self.camera = camera
+        self.task = task
+        self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self._lane = lane
-        self._detector = detector
-        self._version = version
+        self._model = Model(detector=detector, version=version)
+        self._previous: Model | None = None
+        self._replaced_s = 0.0
+        self._watched = 0  # frames for which the serving model is still watched
+        self._failures = 0  # of it, in a row
+        self._shadow: Shadow | None = None
         self._clock = clock
-        self._score_min, self._task = score_min, task
+        self._score_min = score_min
         self._lock = threading.Lock()
         self._shown: Shown | None = None
         self._times_s: deque[float] = deque(maxlen=HISTORY)
         self._costs_s: deque[float] = deque(maxlen=HISTORY)
-        self._swapped_to: str | None = None
+        self._swapped_to: Model | None = None
         self.swaps: deque[SwapRecord] = deque(maxlen=HISTORY)
         self.frames = 0
         self.errors = 0
@@ -108,10 +147,32 @@ class InferenceWorker:
         self._paused.clear()
 
     def swap(self, detector: Detector, version: str) -> None:
-        """Takes effect between two frames: the frame in work ends on the old model."""
+        """Takes effect between two frames: the frame in work ends on the old model, which stays warm (`kept`)."""
         with self._lock:
-            self._detector, self._version = detector, version
-            self._swapped_to = version
+            self._replace(Model(detector=detector, version=version))
+
+    def _replace(self, model: Model) -> None:
+        if model.version != self._model.version:
+            self._previous, self._replaced_s = self._model, self._clock.monotonic_s()
+        self._model = self._swapped_to = model
+        self._watched, self._failures = WATCHED_FRAMES, 0
+
+    def kept(self, version: str) -> Detector | None:
+        """The warm detector of `version` when it serves, or did before the present one and was not let go yet."""
+        with self._lock:
+            found = (m for m in (self._model, self._previous) if m is not None and m.version == version)
+            return next((m.detector for m in found), None)
+
+    def let_go(self, *, after_s: float) -> None:
+        """Gives the memory of the model before back once it has been out of use for `after_s`."""
+        with self._lock:
+            if self._clock.monotonic_s() - self._replaced_s >= after_s and self._watched == 0:
+                self._previous = None
+
+    def shadow(self, shadow: Shadow | None) -> None:
+        """Lets a new model run beside the serving one from the next frame on; None ends that."""
+        with self._lock:
+            self._shadow = shadow
 
     def shown(self) -> Shown | None:
         with self._lock:
@@ -119,7 +180,7 @@ class InferenceWorker:
 
     def version(self) -> str:
         with self._lock:
-            return self._version
+            return self._model.version
 
     def rate_fps(self) -> float:
         """Analysed frames per second over the last frames."""
@@ -167,38 +228,99 @@ class InferenceWorker:
         except JobCancelled:
             raise
         except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
-            self.errors += 1
-            self.last_error = redact(f"{type(error).__name__}: {error}")
+            self._count_error(error)
             return ERROR_REST_S
-        self.last_error = ""
         return 0.0
+
+    def _count_error(self, error: Exception) -> None:
+        self.errors += 1
+        self.last_error = redact(f"{type(error).__name__}: {error}")
 
     def _analyse(self, frame: Frame) -> int:
         """Analyses the newest frame there is, `frame` or later; returns its seq."""
         with self._lane.iteration():
             # The share may have made us wait: what came meanwhile is what people want to see analysed.
             frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
-            with self._lock:
-                detector, version = self._detector, self._version
-            started_s = self._clock.thread_cpu_s()
             picture = Picture(image=frame.image, regions=frame.regions)
-            detections = self._task.shown(self._task.predict(detector, [picture], score_min=self._score_min)[0])
+            started_s = self._clock.thread_cpu_s()
+            model, detections = self._answer(picture)
             cost_s = self._clock.thread_cpu_s() - started_s
         now_s = self._clock.monotonic_s()
         with self._lock:
             self._shown = Shown(
-                frame=frame, detections=detections, version=version, cost_s=cost_s, lag_s=now_s - frame.captured_s
+                frame=frame, detections=detections, version=model.version, cost_s=cost_s, lag_s=now_s - frame.captured_s
             )
-            self._note_swap(version, now_s)
+            self._note_swap(model, now_s)
             self._times_s.append(now_s)
             self._costs_s.append(cost_s)
             self.frames += 1
+            shadow = self._shadow
+        if shadow is not None:
+            self._look_beside(shadow, picture, detections, cost_s)
         return frame.seq
 
-    def _note_swap(self, version: str, now_s: float) -> None:
-        if self._swapped_to != version:
+    def _answer(self, picture: Picture) -> tuple[Model, Detections]:
+        """What is shown of a picture, and by whom: a watched model that fails on it is helped out by the one before."""
+        with self._lock:
+            model, stand_in = self._model, self._previous if self._watched else None
+            self._watched = max(0, self._watched - 1)
+        try:
+            found = self._predict(model, picture)
+        except JobCancelled:
+            raise
+        except Exception as error:
+            if stand_in is None:
+                raise
+            self._count_error(error)
+            self._failed(model, stand_in)
+            return stand_in, self._predict(stand_in, picture)
+        self.last_error = ""
+        with self._lock:
+            if self._model is model:
+                self._failures = 0
+        return model, found
+
+    def _predict(self, model: Model, picture: Picture) -> Detections:
+        found = self.task.shown(self.task.predict(model.detector, [picture], score_min=self._score_min)[0])
+        if not is_finite(found):
+            raise NotFinite
+        return found
+
+    def _failed(self, model: Model, stand_in: Model) -> None:
+        """Counts a failure of a watched model; after `FAILURES_IN_A_ROW` the one before it is back."""
+        with self._lock:
+            if self._model is not model:  # replaced meanwhile
+                return
+            self._failures += 1
+            if self._failures < FAILURES_IN_A_ROW:
+                return
+            self._model = self._swapped_to = stand_in
+            self._previous, self._watched, self._failures = None, 0, 0
+        reason = f"failed on {FAILURES_IN_A_ROW} live frames in a row: {self.last_error}"
+        self.on_fall_back(FellBack(failed=model.version, version=stand_in.version, reason=reason))
+
+    def _look_beside(self, shadow: Shadow, picture: Picture, shown: Detections, cost_s: float) -> None:
+        """The shadow's turn, after the frame is out. Whatever it does, the camera goes on."""
+        if not shadow.may_look(cost_s):
+            return
+        with self._lane.iteration():
+            started_s = self._clock.thread_cpu_s()
+            too_long = overtime(self._clock.thread_cpu_s, shadow.limit_s(cost_s))
+            try:
+                found = self.task.predict(
+                    shadow.detector, [picture], score_min=self._score_min, yield_point=too_long
+                )[0]  # fmt: skip
+                new_s = self._clock.thread_cpu_s() - started_s
+                shadow.add(shown, self.task.shown(found), serving_s=cost_s, new_s=new_s)
+            except JobCancelled:
+                raise
+            except Exception as error:
+                shadow.fail(said_of(error))
+
+    def _note_swap(self, model: Model, now_s: float) -> None:
+        if self._swapped_to is not model:
             return
         self._swapped_to = None
         if self._times_s:  # else nobody was watching yet
             gap_s = now_s - self._times_s[-1]
-            self.swaps.append(SwapRecord(version=version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))
+            self.swaps.append(SwapRecord(version=model.version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from edge.gpu.base import ComputeBackend, Lane
-from edge.inference import InferenceWorker
+from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.sampling import Sampler
+from edge.shadow import ShadowRules
+from edge.swapping import KEPT_WARM_S, Swapper
 from models.detector import Detector
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
@@ -48,6 +50,8 @@ log = logging.getLogger("driftbox")
 
 #: Seconds between two looks at cameras and costs.
 TICK_S = 0.5
+#: Seconds between two questions to the database whether a command has changed something in it.
+FOLLOW_S = 0.1
 #: How far the measured cost of inference may be from the profile before the profile is replaced.
 COST_TOLERANCE_FRAC = 0.3
 #: Share kept on top of the measured demand, so that an average share carries an uneven load.
@@ -108,13 +112,14 @@ def trained_form(detector: Detector, camera_id: str) -> Detector:
 @dataclass(kw_only=True)
 class Parts(LearningParts):
     """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
-    serves frames (`edge.serving`)."""
+    serves frames (`edge.serving`). shadow: how a new model must prove itself on live frames."""
 
     engine: BoxEngine
     backend: ComputeBackend
     journal: Journal
     sampler: Sampler
     serve: Callable[[Detector, str], Detector] = trained_form
+    shadow: ShadowRules = field(default_factory=ShadowRules)
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
 
@@ -141,10 +146,13 @@ class BoxRuntime:
         self._journal_problem = ""
         self._sampling_problem = ""
         self._complaints: dict[str, str] = {}
-        self._rolling_back: dict[str, str] = {}
+        self._going_back: dict[str, str] = {}
         self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
         self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
         self._helpers: list[threading.Thread] = []
+        self._swapper = Swapper(
+            shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera)
+        )  # fmt: skip
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,
             SetShares: self._set_shares,
@@ -181,20 +189,24 @@ class BoxRuntime:
             self.add_camera(entry)
         self.parts.sampler.start()
         self._handle(lambda at_s: ev.BoxStarted(at_s=at_s, window=first_window))
-        ticking = asyncio.create_task(self._tick_for_ever())
+        beside = [asyncio.create_task(self._tick_for_ever()), asyncio.create_task(self._follow_for_ever())]
         try:
             while not self._stopped.is_set():
                 self._handle(await self._inbox.get())
         finally:
-            ticking.cancel()
+            for task in beside:
+                task.cancel()
             await asyncio.to_thread(self._shut_down)
 
     def add_camera(self, entry: Watched) -> None:
         """Starts a camera and tells the engine. Loop thread only."""
         camera_id = entry.camera.id
         self.watched[camera_id] = entry
-        entry.camera.want(fps=max(entry.fps, self.parts.sampler.fps), height_px=entry.height_px)
+        entry.camera.want(
+            fps=max(entry.fps, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions
+        )
         entry.camera.start()
+        entry.worker.on_fall_back = functools.partial(self._fell_back, camera_id)
         entry.worker.start()
         self.parts.sampler.add(entry.camera)
         serving = self.parts.shelf.serving_version(camera_id)
@@ -207,6 +219,7 @@ class BoxRuntime:
                 quality=serving.quality,
                 observations=self._observations().get(camera_id, ()),
                 cached=self.parts.shelf.cached(camera_id),
+                replaced=self.parts.shelf.replaced(camera_id),
             )  # fmt: skip
         )
 
@@ -281,6 +294,20 @@ class BoxRuntime:
             await asyncio.sleep(TICK_S)
             self.tick()
 
+    async def _follow_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            self.follow()
+
+    def follow(self) -> None:
+        """Looks whether `driftbox models promote` or `rollback` has written another model into the database. Loop thread only."""
+        try:
+            if self.parts.store.changed_by_others():
+                for camera_id, entry in list(self.watched.items()):
+                    self._follow_choice(camera_id, entry)
+        except StorageError as error:
+            self._complain("database", str(error))
+
     def tick(self) -> None:
         """Looks at cameras, costs, serving models and the disk, and tells the engine what changed. Loop thread only."""
         for camera_id, entry in list(self.watched.items()):
@@ -310,34 +337,65 @@ class BoxRuntime:
             log.info("camera %s: %s %s", camera_id, status.state.value, status.error)
             self._handle(lambda at_s: ev.CameraHealth(at_s=at_s, stream=camera_id, live=live))
             self._tell(status)
-        self._look_for_rollback(camera_id, entry)
+        stream = self.parts.engine.state.streams.get(camera_id)
+        if stream is not None and not stream.candidate:  # what others have missed; a candidate may be on its way
+            self._follow_choice(camera_id, entry)
+        entry.worker.let_go(after_s=KEPT_WARM_S)
         cost_s = entry.worker.cost_s()
         if cost_s and abs(cost_s / entry.profiled_cost_s - 1) > COST_TOLERANCE_FRAC:
             entry.profiled_cost_s = cost_s
             entry.knobs = knob_profiles(entry.fps, cost_s)
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
 
-    def _look_for_rollback(self, camera_id: str, entry: Watched) -> None:
-        """`driftbox models rollback` writes what is to serve into the database; a running box follows."""
+    def _follow_choice(self, camera_id: str, entry: Watched) -> None:
+        """Serves what the database says when that is neither what serves nor what is about to: somebody else has written it. At once
+        when the model is still warm, else when a helper has loaded it."""
         stream = self.parts.engine.state.streams.get(camera_id)
         wanted = self.parts.shelf.serving_version(camera_id).id
-        if stream is None or stream.candidate or wanted == stream.version:
-            self._rolling_back.pop(camera_id, None)
+        here = (entry.worker.version(), stream.version if stream else wanted)
+        if wanted == here[0] == here[1] or wanted == self._swapper.version_under_way(camera_id):
+            self._going_back.pop(camera_id, None)
             return
-        if self._rolling_back.get(camera_id) == wanted:  # under way, or it failed and that was said
+        if self._going_back.get(camera_id) == wanted:  # under way, or it failed and that was said
             return
-        self._rolling_back[camera_id] = wanted
+        self._going_back[camera_id] = wanted
+        if entry.worker.kept(wanted) is not None:
+            self._go_back(camera_id, entry, wanted)
+        else:
+            self._help(f"{camera_id}/rollback", functools.partial(self._go_back, camera_id, entry, wanted))
 
-        def run() -> None:
-            try:
-                entry.worker.swap(self.parts.serve(self.parts.shelf.detector(wanted), camera_id), wanted)
-            except Exception as error:  # the model that serves goes on
-                _, text = failure_of(error)
-                log.warning("%s: rollback to %s failed: %s", camera_id, wanted, text)
-                return
-            self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=wanted))
+    def _go_back(self, camera_id: str, entry: Watched, version: str) -> None:
+        """In the loop's thread when it is quick, else in a helper's."""
+        try:
+            self._swapper.go_back(entry.worker, camera_id, version)
+        except Exception as error:  # the model that serves goes on
+            _, text = failure_of(error)
+            self._note_from_anywhere(Note(stream=camera_id, code="rollback-failed", text=f"{version} cannot serve: {text}"))
+            return
+        self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=version))
 
-        self._help(f"{camera_id}/rollback", run)
+    def _fell_back(self, camera_id: str, fell: FellBack) -> None:
+        """A new model failed on live frames and the one before serves again. Called from the camera's worker, so only passed on."""
+        self._help(f"{camera_id}/put-back", functools.partial(self._put_back, camera_id, fell))
+
+    def _put_back(self, camera_id: str, fell: FellBack) -> None:
+        try:
+            self.parts.shelf.put_back(camera_id, failed=fell.failed, version=fell.version, reason=fell.reason)
+        except (DriftboxError, ValueError, KeyError) as error:  # said; the worker serves the old model in any case
+            log.warning("%s: not recorded that %s was put back: %s", camera_id, fell.version, redact(str(error)))
+        text = f"{fell.failed} was taken back, {fell.version} serves again: it {fell.reason}"
+        self._note_from_anywhere(Note(stream=camera_id, code="model-put-back", text=text))
+        self.post(
+            lambda at_s: ev.ModelRolledBack(
+                at_s=at_s, stream=camera_id, version=fell.version, reason=f"{fell.failed} {fell.reason}"
+            )
+        )
+
+    def _note_from_anywhere(self, note: Note) -> None:
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._note, note)
 
     def _help(self, name: str, run: Callable[[], None]) -> None:
         """A short piece of work beside the loop."""
@@ -350,6 +408,7 @@ class BoxRuntime:
         for timer in self._timers.values():
             timer.cancel()
         self.parts.sampler.stop()
+        self._swapper.stop()
         for job_id in list(self.jobs):
             self.parts.backend.cancel(job_id)
         for camera_id, entry in self.watched.items():
@@ -383,13 +442,14 @@ class BoxRuntime:
         knobs = next((k for k in entry.knobs if k.name == command.knobs), None)
         entry.worker.set_knobs(knobs)
         wanted = knobs.fps if knobs else 0.0
-        entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px)
+        entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions)
 
     def _cancel_job(self, command: CancelJob) -> None:
         self.parts.backend.cancel(command.job)
 
     def _reject_model(self, command: RejectModel) -> None:
         log.info("%s: model %s not admitted: %s", command.stream, command.version, command.reason)
+        self._swapper.give_up(command.stream, command.reason, version=command.version)
         self.parts.shelf.reject(command.stream, command.version, command.reason)
 
     def _report_plan(self, command: ReportPlan) -> None:
@@ -405,6 +465,7 @@ class BoxRuntime:
         opened_utc = self.window_opened_utc
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)
+        self._help("tidy", self._tidy)
         self.window_opened_utc = now_utc
         self.parts.sampler.window = outcome.window + 1
         self._tell(command)
@@ -412,6 +473,10 @@ class BoxRuntime:
             "window %d closed: predicted %s, realised %s, admitted %d", outcome.window, _shown(outcome.predicted_quality),
             _shown(outcome.realised_quality), sum(s.admitted for s in outcome.streams),
         )  # fmt: skip
+
+    def _tidy(self) -> None:
+        for camera_id in list(self.watched):
+            self._keep(functools.partial(self.parts.shelf.tidy, camera_id))
 
     def _note(self, command: Note) -> None:
         now_utc = self.parts.clock.utc_s()
@@ -461,14 +526,15 @@ class BoxRuntime:
             raise
 
     def _swap_model(self, command: SwapModel) -> None:
-        """Loads and warms the new model beside the old one, then exchanges them between two frames; on any failure the old stays."""
+        """Lets the new model take over between two frames (`edge.swapping`); on any failure the old stays."""
 
         def run() -> None:
             try:
                 self._swap(command)
             except Exception as error:
                 _, text = failure_of(error)
-                log.info("swap of %s failed: %s", command.stream, text, exc_info=not isinstance(error, DriftboxError))
+                unforeseen = not isinstance(error, DriftboxError)
+                log.info("%s: model %s does not take over: %s", command.stream, command.version, text, exc_info=unforeseen)
                 self.post(functools.partial(_swap_failed_event, command.stream, command.version, text))
                 return
             self.post(lambda at_s: ev.SwapDone(at_s=at_s, stream=command.stream, version=command.version))
@@ -476,18 +542,11 @@ class BoxRuntime:
         self._help(f"{command.stream}/swap", run)
 
     def _swap(self, command: SwapModel) -> None:
-        entry = self.watched[command.stream]
-        detector = self.parts.serve(self.parts.shelf.detector(command.version), command.stream)
-        shown = entry.worker.shown()
-        if shown is not None:
-            detector.predict([shown.frame.image])  # the first run of a model is slow; not in front of people
-        # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
-        self.parts.shelf.admit(command.stream, command.version, command.quality)
-        entry.worker.swap(detector, command.version)
+        self._swapper.take_over(self.watched[command.stream].worker, command)
         if command.quality is not None:
             self._live_jobs.keep_quality(command.stream, command.quality, command.version)
         log.info(
-            "%s: model %s admitted, F1 %s on labels of this window", command.stream, command.version, _shown(command.quality)
+            "%s: model %s serves, F1 %s on labels of this window", command.stream, command.version, _shown(command.quality)
         )
 
     def _keep(self, write: Callable[[], object]) -> None:
