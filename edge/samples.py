@@ -42,7 +42,7 @@ class FileSamples:
         return self._store.sampled(stream, window)
 
     def picture(self, ref: Any) -> Picture:
-        return Picture(image=self._store.load_image(ref))
+        return Picture(image=self._store.load_image(ref), regions=self._store.load_regions(ref))
 
     def labels(self, ref: Any) -> Detections | None:
         labels = self._store.labels_or_none(ref)

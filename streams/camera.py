@@ -32,6 +32,7 @@ from scheduler.types import Frame
 from streams import avio
 from streams.buffer import PacketQueue
 from streams.masks import Mask, burn_in
+from streams.motion import Motion
 from streams.rates import Pace, WantedRate, media_s
 from streams.reconnect import (
     Action,
@@ -171,6 +172,7 @@ class PyavCamera:
         self._threads: list[threading.Thread] = []
         self._rate = WantedRate()
         self._height_px = 0
+        self._motion: Motion | None = None
         self._asked_s = float("-inf")
         self._taken_seq = -1
         self._newest: Frame | None = None
@@ -220,13 +222,18 @@ class PyavCamera:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, until_s - time.monotonic()))
 
-    def want(self, *, fps: float, height_px: int = 0) -> None:
-        """Changes the wanted rate and height while running (0 = as the camera gives). Pictures are never enlarged."""
+    def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
+        """Changes the wanted rate and height while running (0 = as the camera gives). Pictures are never enlarged.
+        regions: frames say what moves in them; asked for anew, the background is learnt first."""
         if not 0 <= fps < float("inf") or height_px < 0:
             raise ValueError(f"camera {self.id}: fps and height must be 0 or more, got {fps} and {height_px}")
         with self._changed:
             self._rate.wanted_fps = fps
             self._height_px = height_px
+            if not regions:
+                self._motion = None
+            elif self._motion is None:
+                self._motion = Motion()
             self._changed.notify_all()
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
@@ -473,9 +480,16 @@ class PyavCamera:
     def _publish(self, picture: _Picture) -> None:
         image = burn_in(to_rgb(picture.frame, height_px=self._height_px), self._masks)
         captured_s, captured_utc = picture.times_s
+        motion = self._motion
+        regions = motion.find(image, at_s=captured_s) if motion is not None else None
         with self._changed:
             self._newest = Frame(
-                stream=self.id, seq=self._decoded, captured_s=captured_s, captured_utc=captured_utc, image=image
+                stream=self.id,
+                seq=self._decoded,
+                captured_s=captured_s,
+                captured_utc=captured_utc,
+                image=image,
+                regions=regions,
             )
             self._decoded += 1
             self._size_px = (picture.frame.width, picture.frame.height)

@@ -1,5 +1,7 @@
 """Sampled frames and their golden labels as files: `samples/<camera>/<window>/<seq>.jpg` and `<seq>.json`.
 
+What moved in a frame (`Frame.regions`), where somebody looked, lies beside them in `<seq>.regions`.
+
 A sample is listed when its picture has its final name; it is labelled when its label file has. Both get it by a rename, so a
 process killed at any moment leaves whole samples only. Nothing is kept in memory: memory does not grow with the store.
 
@@ -9,6 +11,7 @@ The pictures are JPEG (quality 92, 4:2:0): masks are burnt in before they get he
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import threading
@@ -42,6 +45,7 @@ from streams.label_file import (
 __all__ = ["JPEG_QUALITY", "SampleLabels", "SampleRef", "SampleStore", "Split", "encode_jpeg"]
 
 JPEG_QUALITY = 92
+_REGIONS_SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -95,7 +99,7 @@ class SampleStore:
             root.mkdir(parents=True, exist_ok=True)
 
     def add(self, frame: Frame, window: int) -> SampleRef:
-        """Stores a frame; one that has the same name is replaced, and its labels with it. Raises StorageError."""
+        """Stores a frame and its regions; one that has the same name is replaced, and its labels with it. Raises StorageError."""
         if not is_camera_id(frame.stream) or window < 0 or frame.seq < 0:
             raise ValueError(f"not a sample: stream {frame.stream!r}, window {window}, seq {frame.seq}")
         ref = SampleRef(stream=frame.stream, window=window, seq=frame.seq)
@@ -103,7 +107,10 @@ class SampleStore:
         data = encode_jpeg(frame.image)
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._labels(ref).unlink(missing_ok=True)  # before the picture: old labels must never meet a new picture
+            for old in self._files(ref):  # the picture first: old labels and regions must never meet a new one
+                old.unlink(missing_ok=True)
+        if frame.regions is not None:
+            atomic_write(self._regions(ref), _encoded_regions(frame.regions), durable=False, write=self._write)
         # Not durable: a power cut may cost the newest samples (`recover` removes what is left of them), never the disk's time.
         atomic_write(path, data, durable=False, write=self._write)
         self._prune_now_and_then()
@@ -189,6 +196,17 @@ class SampleStore:
             raise _damaged(path)
         return image
 
+    def load_regions(self, ref: SampleRef) -> np.ndarray | None:
+        """What moved in the frame, float32 (N, 4) xyxy px; None: nobody looked, or the sample is not there (any more).
+        StorageError 'corrupt': not a file of regions."""
+        path = self._regions(ref)
+        try:
+            return _decoded_regions(_read(path, ref))
+        except KeyError:
+            return None
+        except ValueError as error:
+            raise _damaged(path) from error
+
     def load_labels(self, ref: SampleRef) -> SampleLabels:
         """KeyError: not there or not labelled; StorageError 'corrupt': not a label file."""
         path = self._labels(ref)
@@ -218,10 +236,10 @@ class SampleStore:
         return max((w for s in self._streams() for w in self.windows(s)), default=-1)
 
     def remove(self, ref: SampleRef) -> None:
-        """Removes picture and labels; nothing happens when they are gone."""
+        """Removes picture, labels and regions; nothing happens when they are gone."""
         with storage_errors(self._picture(ref)):
-            self._picture(ref).unlink(missing_ok=True)  # first: without it the sample is not listed
-            self._labels(ref).unlink(missing_ok=True)
+            for path in self._files(ref):
+                path.unlink(missing_ok=True)
 
     def remove_stream(self, stream: str) -> None:
         """Removes all samples of a camera."""
@@ -245,7 +263,8 @@ class SampleStore:
             self._lock.release()
 
     def recover(self) -> Texts:
-        """After a crash: removes unfinished files, pictures and labels cut short by a power cut, labels without a picture.
+        """After a crash: removes unfinished files, pictures, labels and regions cut short by a power cut, labels and
+        regions without a picture.
         One note per kind of finding."""
         counts: dict[str, int] = {}
         for path in sorted(p for p in self._root.rglob("*") if p.is_file()):
@@ -266,6 +285,13 @@ class SampleStore:
 
     def _labels(self, ref: SampleRef) -> Path:
         return self._folder(ref) / f"{ref.seq:09d}.json"
+
+    def _regions(self, ref: SampleRef) -> Path:
+        return self._folder(ref) / f"{ref.seq:09d}.regions"
+
+    def _files(self, ref: SampleRef) -> tuple[Path, ...]:
+        """The picture first: without it the sample is not listed."""
+        return self._picture(ref), self._labels(ref), self._regions(ref)
 
     def labels_or_none(self, ref: SampleRef) -> SampleLabels | None:
         """None also for a damaged file: whoever wants labels there makes them anew."""
@@ -325,7 +351,7 @@ class SampleStore:
 
     def _size_bytes(self, ref: SampleRef) -> int:
         total = 0
-        for path in (self._picture(ref), self._labels(ref)):
+        for path in self._files(ref):
             with suppress(OSError):
                 total += path.stat().st_size
         return total
@@ -382,16 +408,35 @@ def _finding(path: Path) -> str | None:
         return "damaged pictures"
     if path.suffix == ".json" and not path.with_suffix(".jpg").is_file():
         return "labels without a picture"
-    if path.suffix == ".json" and not _is_whole_label_file(path):
+    if path.suffix == ".json" and not _is_readable(path, decode):
         return "damaged labels"
+    if path.suffix == ".regions" and not path.with_suffix(".jpg").is_file():
+        return "regions without a picture"
+    if path.suffix == ".regions" and not _is_readable(path, _decoded_regions):
+        return "damaged regions"
     return None
 
 
-def _is_whole_label_file(path: Path) -> bool:
+def _encoded_regions(regions: np.ndarray) -> bytes:
+    return json.dumps({"schema": _REGIONS_SCHEMA, "xyxy": np.asarray(regions, np.float32).tolist()}).encode()
+
+
+def _decoded_regions(data: bytes) -> np.ndarray:
+    """Raises ValueError for anything but a whole file of regions."""
+    try:
+        body = json.loads(data)
+        if body["schema"] != _REGIONS_SCHEMA:
+            raise ValueError("unknown schema of regions")
+        return np.asarray(body["xyxy"], np.float32).reshape(-1, 4)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a file of regions: {error}") from error
+
+
+def _is_readable(path: Path, read: Callable[[bytes], object]) -> bool:
     with storage_errors(path):
         data = path.read_bytes()
     try:
-        decode(data)
+        read(data)
     except ValueError:
         return False
     return True

@@ -47,8 +47,9 @@ class Camera(Protocol):
 
     def stop(self) -> None: ...
 
-    def want(self, *, fps: float, height_px: int = 0) -> None:
-        """Changes the wanted rate and height while running (0 = as the camera gives)."""
+    def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
+        """Changes the wanted rate and height while running (0 = as the camera gives). regions: frames say what moves in them
+        (`streams.motion`); it costs a few milliseconds a frame, so it is off unless asked for."""
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""

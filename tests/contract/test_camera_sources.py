@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
+from scheduler.types import Frame
 from streams.camera import open_camera
 from streams.encode import write_video
 from streams.rtsp_server import RtspServer
@@ -24,8 +25,10 @@ HEIGHT, WIDTH = 96, 160
 
 
 def picture(index: int) -> np.ndarray:
-    image = np.full((HEIGHT, WIDTH, 3), 30 + index % 200, np.uint8)
+    image = np.full((HEIGHT, WIDTH, 3), 80 + index // 4 % 40, np.uint8)
     image[:, : WIDTH // 2, 0] = 250  # the left half is reddish: the order of the channels can be told
+    left = 8 + 5 * index % (WIDTH // 2 - 40)
+    image[30:60, left : left + 24, 1] = 20  # something moves there
     return image
 
 
@@ -97,6 +100,13 @@ def camera(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Camera]:
         yield made
 
 
+def following(camera: Camera, frame: Frame, until_s: float, what: str) -> Frame:
+    assert time.monotonic() < until_s, what
+    later = camera.next_frame(after_seq=frame.seq, timeout_s=PATIENCE_S)
+    assert later is not None, camera.status()
+    return later
+
+
 def test_a_camera(camera: Camera) -> None:
     assert camera.id == "cam"
     assert camera.status().state is CameraState.STOPPED
@@ -116,6 +126,7 @@ def test_a_camera(camera: Camera) -> None:
         assert frame.image[:, :70, 0].mean() > 200 > frame.image[:, 90:, 0].mean(), "RGB"
         seq, captured_s = frame.seq, frame.captured_s
 
+    assert frame is not None
     status = camera.status()
     assert status.state is CameraState.LIVE
     assert status.code is None
@@ -123,15 +134,23 @@ def test_a_camera(camera: Camera) -> None:
     assert status.frames_decoded >= 8
     until_s = time.monotonic() + PATIENCE_S
     while camera.status().fps != pytest.approx(25, rel=0.6):
-        assert time.monotonic() < until_s, "the rate of the camera"
-        frame = camera.next_frame(after_seq=frame.seq, timeout_s=PATIENCE_S)
-        assert frame is not None, camera.status()
+        frame = following(camera, frame, until_s, "the rate of the camera")
+
+    assert frame.regions is None, "nobody asked what moves"
+    camera.want(fps=25.0, regions=True)
+    learning = 0
+    while frame.regions is None or not len(frame.regions):
+        learning += frame.regions is not None
+        frame = following(camera, frame, until_s, "regions of what moves")
+    assert learning > 1, "the background is learnt first"
+    assert frame.regions.dtype == np.float32
+    assert frame.regions.shape[1] == 4
+    assert (frame.regions >= 0).all()
+    assert (frame.regions <= (WIDTH, HEIGHT, WIDTH, HEIGHT)).all()
 
     camera.want(fps=5.0, height_px=HEIGHT // 2)
-    while frame.image.shape != (HEIGHT // 2, WIDTH // 2, 3):
-        assert time.monotonic() < until_s, "the wanted height"
-        frame = camera.next_frame(after_seq=frame.seq, timeout_s=PATIENCE_S)
-        assert frame is not None, camera.status()
+    while frame.image.shape != (HEIGHT // 2, WIDTH // 2, 3) or frame.regions is not None:
+        frame = following(camera, frame, until_s, "the wanted height, and nobody asks any more what moves")
 
     assert camera.next_frame(after_seq=10**9, timeout_s=0.0) is None
 

@@ -30,6 +30,7 @@ class StillCamera:
         self.newest: Frame | None = None
         self.state = CameraState.LIVE
         self.wanted: list[tuple[float, int]] = []
+        self.regions_wanted = False
 
     def show(self, seq: int, *, at_s: float = 0.0) -> None:
         self.newest = scripted_frame(self.id, seq, at_s=at_s)
@@ -38,8 +39,9 @@ class StillCamera:
 
     def stop(self) -> None: ...
 
-    def want(self, *, fps: float, height_px: int = 0) -> None:
+    def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
         self.wanted.append((fps, height_px))
+        self.regions_wanted = regions
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         return self.newest if self.newest is not None and self.newest.seq > after_seq else None
