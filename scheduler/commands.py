@@ -140,7 +140,7 @@ class SwapModel(Command):
     quality: float | None
     reason: str = ""
     shadow: bool = False
-    kind: SwapKind = "retrained"
+    cause: SwapKind = "retrained"
 
 
 @dataclass(frozen=True, kw_only=True)
