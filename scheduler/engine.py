@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import budget, react
+from scheduler import admission, budget, drift, prep, react, reuse
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -35,9 +35,8 @@ from scheduler.commands import (
     SetShares,
     SetTimer,
     StartGate,
-    StartLabelling,
-    StartProfiling,
     StartRetraining,
+    SwapKind,
     SwapModel,
 )
 from scheduler.ekya import calibration, microprofile
@@ -55,7 +54,9 @@ from scheduler.events import (
     JobFailed,
     KnobsMeasured,
     LabelDone,
+    LookDone,
     ModelRolledBack,
+    ProbeDone,
     ProfileDone,
     RetrainDone,
     StopRequested,
@@ -69,10 +70,11 @@ from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
 from scheduler.types import (
     CachedModel,
+    Drift,
     KnobProfile,
+    Look,
     Observation,
     Plan,
-    RetrainConfig,
     RetrainOption,
     Snapshot,
     StreamOutcome,
@@ -88,7 +90,11 @@ WINDOW_END = "window-end"
 REACT = "react"
 
 #: Bounds of what is remembered per camera: observations, raw profiles (for pruning), models of earlier windows.
-MAX_OBSERVATIONS, MAX_PROFILES, MAX_CACHED = 60, 8, 40
+MAX_OBSERVATIONS, MAX_PROFILES, MAX_CACHED, MAX_GAINS = 60, 8, 40, 8
+#: Frames of earlier windows that still count for the quality of a camera that does not drift.
+MAX_HELD_OUT = 32
+#: A promise is never believed to be surer than this (0-1): the gate must have its say.
+LEAST_PROMISE_SD = 0.05
 
 
 class BoxEngine:
@@ -108,7 +114,9 @@ class BoxEngine:
             CameraHealth: self._camera_health,
             KnobsMeasured: self._knobs_measured,
             TimerFired: self._timer_fired,
+            LookDone: self._look_done,
             LabelDone: self._label_done,
+            ProbeDone: self._probe_done,
             ProfileDone: self._profile_done,
             EpochDone: self._epoch_done,
             RetrainDone: self._retrain_done,
@@ -144,6 +152,7 @@ class BoxEngine:
         self.state.streams[event.stream] = StreamState(
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
             observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED],
+            retrain=event.retrain, replaced=event.replaced, arch=event.arch,
         )  # fmt: skip
         self._reshare(event.at_s)
 
@@ -179,8 +188,11 @@ class BoxEngine:
         stream = self.state.streams.get(event.stream)
         if stream is None:
             return
-        self._drop_training(stream, "the operator rolled the model back")
+        self._drop_training(stream, event.reason or "the operator rolled the model back")
+        if event.version != stream.version:  # nobody is to put back by itself what the operator took away
+            stream.left = reuse.leave(stream.left, stream.version, self.state.window)
         stream.version, stream.quality, stream.done = event.version, None, True
+        stream.replaced, stream.reference, stream.learned, stream.gains = None, None, None, []
         self._reshare(event.at_s)
 
     def _stop_requested(self, event: StopRequested) -> None:
@@ -205,78 +217,78 @@ class BoxEngine:
         state.planned_s, state.predicted, state.notes = None, None, []
         state.reacting, state.why = False, []
         for stream in state.streams.values():
-            _reset_for_window(stream)
+            stream.reset()
         self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))
         self._out.append(SetTimer(timer=PREP_DEADLINE, at_s=at_s + self.config.prep_max_frac * seconds))
         state.phase = "prepare"
         # Nothing was sampled before the first window of a session, so there is nothing to learn from.
-        state.queue = self._label_tasks() if self._needs.labels and state.window > 0 else []
+        learns = self._needs.labels and state.window > 0
+        state.queue = prep.opening(state, self.config, self._needs) if learns else []
+        state.labels_due = learns
         self._next_prep(at_s)
 
-    def _label_tasks(self) -> list[Prep]:
-        """One labelling per live camera. When the golden model is too slow for all, the sample shrinks; under the minimum,
-        cameras take turns from window to window."""
-        state, config = self.state, self.config
-        live = [s.id for s in _sorted(state.streams) if s.live]
-        if not live:
-            return []
-        seconds = config.prep_max_frac * (state.ends_s - state.opened_s)
-        budget_gpu_s = (
-            seconds * config.prep_pct / 100 * state.delivered_frac * (config.label_part_frac if self._needs.profiles else 1.0)
-        )
-        affordable = int(budget_gpu_s / max(state.golden_gpu_s, 1e-6))
-        frames = min(config.label_frames, affordable // len(live))
-        if frames < config.label_frames:
-            self._note("", "golden-slow", f"the golden model needs {state.golden_gpu_s:.2f} GPU-s a frame: "
-                       f"{max(frames, 0)} instead of {config.label_frames} labels per camera fit this window")  # fmt: skip
-        if frames < config.min_label_frames:
-            frames = config.min_label_frames
-            turns = max(1, affordable // frames)
-            first = (state.window * turns) % len(live)
-            live = (live + live)[first : first + min(turns, len(live))]
-        return [Prep(job=self._job(s, "label"), stream=s, kind="label", frames=frames) for s in live]
+    # --- preparation --------------------------------------------------------------------------------------------------
 
     def _next_prep(self, at_s: float) -> None:
-        """Starts the next preparation task, or plans when none is left."""
+        """Starts the next task of preparation, or plans when none is left."""
         state = self.state
         if state.active is not None or state.phase != "prepare":
             return
+        if not state.queue and state.labels_due:
+            self._queue_labels(at_s)
+        if state.queue and state.queue[0].kind == "profile":
+            self._form_groups()
         if not state.queue:
-            self._plan(at_s)
+            if not any(
+                s.candidate for s in state.streams.values()
+            ):  # else a swap is under way, and its camera's profile follows
+                self._plan(at_s)
             return
         state.active = task = state.queue.pop(0)
         self._share_prep()
         task.started_s, task.share_pct = at_s, self._prep_share()
-        stream = state.streams[task.stream]
-        if task.kind == "label":
-            self._out.append(
-                StartLabelling(
-                    job=task.job,
-                    stream=task.stream,
-                    window=state.window - 1,
-                    frames=task.frames,
-                    holdout_frac=self.config.holdout_frac,
-                    version=stream.version,
-                    remote=self._needs.remote,
-                )  # fmt: skip
-            )
+        self._out.append(prep.start(task, state, self.config, self._needs, at_s))
+
+    def _queue_labels(self, at_s: float) -> None:
+        state = self.state
+        state.labels_due, state.groups_due = False, self.config.group
+        for stream in state.streams.values():
+            stream.full = prep.is_full(stream, self.config)
+        tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
+        state.queue.extend(tasks)
+        labelled = {task.stream for task in tasks}
+        for stream in state.streams.values():
+            stream.waited = 0 if stream.id in labelled else stream.waited + 1
+        if told:
+            self._note("", "golden-slow", told)
+
+    def _form_groups(self) -> None:
+        """Cameras that drifted together wait for one of them to learn for all."""
+        state = self.state
+        if not state.groups_due:
             return
-        waiting = 1 + sum(p.kind == "profile" for p in state.queue)
-        deadline_s = state.opened_s + self.config.prep_max_frac * (state.ends_s - state.opened_s)
-        budget = max(0.0, deadline_s - at_s) * self._prep_share() / 100 * state.delivered_frac / waiting
-        self._out.append(
-            StartProfiling(
-                job=task.job,
-                stream=task.stream,
-                window=state.window - 1,
-                version=stream.version,
-                configs=microprofile.families(self._kept(stream)),
-                epochs=self.config.profile_epochs,
-                data_frac=self.config.profile_data_frac,
-                budget_gpu_s=budget,
-                remote=self._needs.remote,
-            )  # fmt: skip
-        )
+        state.groups_due = False
+        for group in prep.groups(state, self.config):
+            leader = state.streams[group.leader]
+            leader.followers = group.followers
+            leader.remark = f"learns for {', '.join(group.followers)} too: they drifted together"
+            for id in group.followers:
+                state.streams[id].leader = group.leader
+                state.streams[id].remark = f"shares the retraining of {group.leader}: they drifted together"
+            state.queue = [p for p in state.queue if p.stream not in group.followers]
+
+    def _enqueue(self, task: Prep) -> None:
+        self.state.queue.append(task)
+        self.state.queue = prep.in_order(self.state)
+
+    def _ended(self, job: str, at_s: float, gpu_s: float) -> Prep | None:
+        """The task of preparation that `job` was; None when it is no longer waited for."""
+        task = self.state.active
+        if task is None or task.job != job:
+            return None
+        self._learn_delivery(task, at_s, gpu_s)
+        self.state.active = None
+        return task
 
     def _end_prep_early(self, at_s: float) -> None:
         state = self.state
@@ -285,21 +297,22 @@ class BoxEngine:
             self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
             skipped.insert(0, state.active.stream)
             state.active = None
-        state.queue = []
+        state.queue, state.labels_due = [], False
         if skipped:
             self._note("", "prep-late", f"preparation ran out of time; not profiled: {', '.join(sorted(set(skipped)))}")
         self._plan(at_s)
 
     def _close_window(self, at_s: float) -> None:
         state = self.state
-        for stream in _sorted(state.streams):
+        for stream in state.ordered():
+            _settle(stream, state.window)
             if stream.running or stream.gating or stream.candidate:
                 self._drop_training(stream, "not finished when the window ended")
         if state.active:
             self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
             state.active = None
         state.queue = []
-        outcomes = tuple(self._outcome(s, at_s) for s in _sorted(state.streams))
+        outcomes = tuple(self._outcome(s, at_s) for s in state.ordered())
         self._out.append(
             ReportWindow(
                 outcome=WindowOutcome(
@@ -321,53 +334,102 @@ class BoxEngine:
             id=stream.id, start_quality=stream.start_quality, end_quality=stream.quality,
             predicted_quality=stream.predicted, realised_quality=stream.integral / span_s if known else None,
             retrained=stream.retrained, admitted=stream.admitted, note=stream.note, observation=stream.observed,
+            drift=stream.drift, reused=stream.reused,
         )  # fmt: skip
 
     # --- answers of jobs ----------------------------------------------------------------------------------------------
 
-    def _label_done(self, event: LabelDone) -> None:
-        state = self.state
-        if state.active is None or state.active.job != event.job:
+    def _look_done(self, event: LookDone) -> None:
+        task = self._ended(event.job, event.at_s, event.gpu_s)
+        if task is None:
             return
-        stream = state.streams[event.stream]
-        if event.golden_gpu_s is not None:
-            state.golden_gpu_s = event.golden_gpu_s
-        self._learn_delivery(state.active, event.at_s, event.gpu_s)
-        if event.quality is not None:
-            stream.measured = event.quality
-            stream.quality = stream.start_quality = self._present(stream, event.quality)
-        stream.traits = event.traits
-        if self._needs.profiles and event.train and event.quality is not None:
-            state.queue.append(Prep(job=self._job(stream.id, "profile"), stream=stream.id, kind="profile"))
-            # The worst camera has most to gain: it is profiled first when time may run out.
-            quality = {s.id: s.quality or 0.0 for s in state.streams.values()}
-            labels = [p for p in state.queue if p.kind == "label"]
-            profiles = [p for p in state.queue if p.kind == "profile"]
-            state.queue = labels + sorted(profiles, key=lambda p: (quality[p.stream], p.stream))
-        elif event.train and not self._needs.profiles and not self._needs.cached:
-            stream.options = self._unprofiled_options(stream)
-        state.active = None
+        stream = self.state.streams[event.stream]
+        if task.kind == "reference":
+            stream.reference = event.look
+        else:
+            stream.look, stream.signature = event.look, event.signature
+            if self.config.drift:
+                stream.drift = self._drift_of(stream, event.look)
         self._next_prep(event.at_s)
 
-    def _profile_done(self, event: ProfileDone) -> None:
-        state = self.state
-        if state.active is None or state.active.job != event.job:
+    def _drift_of(self, stream: StreamState, look: Look) -> Drift | None:
+        """Against the window that the serving model learned from; None while that is not known."""
+        if stream.reference is None or stream.reference.version != look.version:
+            return None
+        return drift.drift(stream.reference, look, self.config.drift_config)
+
+    def _label_done(self, event: LabelDone) -> None:
+        if self._ended(event.job, event.at_s, event.gpu_s) is None:
             return
-        stream = state.streams[event.stream]
-        self._learn_delivery(state.active, event.at_s, event.gpu_s)
-        configs = self._kept(stream)
+        stream = self.state.streams[event.stream]
+        if event.golden_gpu_s is not None:
+            self.state.golden_gpu_s = event.golden_gpu_s
+        believed, stream.traits, stream.n_train = stream.quality, event.traits, event.train
+        if event.quality is not None:
+            stream.measured = event.quality
+            stream.quality = stream.start_quality = self._present(stream, event.quality, event.holdout)
+        if self._needs.profiles and event.train and event.quality is not None:
+            self._examine(stream, believed, event.quality)
+        elif event.train and not self._needs.profiles and not self._needs.cached:
+            stream.options = self._unprofiled_options(stream)
+        self._next_prep(event.at_s)
+
+    def _examine(self, stream: StreamState, believed: float | None, measured: float) -> None:
+        """What comes after a camera's labels: nothing, more labels, a probe or its profile."""
+        if not stream.full:
+            if prep.fell(stream, self.config, believed, measured):
+                stream.full, stream.remark = True, "no drift was seen, but labels say that it is worse"
+                self._enqueue(prep.more_labels(self.state, self.config, stream))
+            else:
+                stream.remark = "no drift and nothing more to learn: only measured"
+            return
+        probe = prep.probe_of(stream, self.state, self.config) if prep.chooses(self._needs) else None
+        self._enqueue(probe or prep.profile_of(stream, self.state))
+
+    def _probe_done(self, event: ProbeDone) -> None:
+        task = self._ended(event.job, event.at_s, event.gpu_s)
+        if task is None:
+            return
+        stream = self.state.streams[event.stream]
+        chosen = reuse.choose(
+            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=stream.replaced,
+            margin=self.config.gate_margin, risk=self.config.gate_risk,
+        )  # fmt: skip
+        if stream.replaced in task.candidates:
+            stream.replaced = None  # it has had its chance: only a new drift brings it back
+        if chosen is None:
+            self._enqueue(prep.profile_of(stream, self.state))
+        else:
+            self._take_up(stream, chosen, event.serving_quality or 0.0)
+        self._next_prep(event.at_s)
+
+    def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float) -> None:
+        """An earlier version is to serve again; when it does, its camera's profile begins from it."""
+        kind: SwapKind = "rollback" if chosen.rollback else "reuse"
+        figures = f"{chosen.quality:.3f} against {serving_quality:.3f} on the same labels"
+        why = "live quality fell below what it replaced" if chosen.rollback else "an earlier model fits this window better"
+        stream.remark = f"{kind} of {chosen.version}: {figures}"
+        if chosen.rollback:
+            self._note(stream.id, "rollback", f"{stream.version} goes back to {chosen.version}: {why} ({figures})")
+        stream.candidate, stream.swapping, stream.probed = chosen.version, kind, chosen.quality
+        stream.candidate_quality = (stream.quality or 0.0) + chosen.expected_gain
+        self._out.append(
+            SwapModel(stream=stream.id, version=chosen.version, quality=chosen.quality, reason=f"{kind}: {why}", cause=kind)
+        )
+
+    def _profile_done(self, event: ProfileDone) -> None:
+        if self._ended(event.job, event.at_s, event.gpu_s) is None:
+            return
+        stream = self.state.streams[event.stream]
+        configs = prep.kept_configs(stream, self.config)
         stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
         stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
         corrected = self._corrected(stream)
         self._remember_profile(stream, corrected)
         floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
         stream.options = tuple(self._priced(o) for o in corrected if o.end_quality > floor)
-        state.active = None
+        stream.examined = bool(stream.raw)
         self._next_prep(event.at_s)
-
-    def _kept(self, stream: StreamState) -> tuple[RetrainConfig, ...]:
-        """The configurations that are still profiled for this camera."""
-        return tuple(c for c in self.config.retrain if stream.kept is None or c.name in stream.kept)
 
     def _remember_profile(self, stream: StreamState, profile: tuple[RetrainOption, ...]) -> None:
         """History of profiles, and from time to time a shorter list (Ekya section 4.3: history pruning). What is worth profiling is
@@ -380,7 +442,9 @@ class BoxEngine:
             stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac, families=self._families())
 
     def _families(self) -> Mapping[str, Hashable]:
-        return dict(self.config.families) or microprofile.family_names(self.config.retrain)
+        known = dict(self.config.families) or microprofile.family_names(self.config.retrain)
+        own = [c for s in self.state.ordered() for c in s.retrain]
+        return {**microprofile.family_names(own), **known} if own else known
 
     def _corrected(self, stream: StreamState) -> tuple[RetrainOption, ...]:
         """The camera's raw options as they should be planned on. A uniform policy believes nothing and is told the raw ones."""
@@ -391,14 +455,20 @@ class BoxEngine:
             history=self._history(), families=self._families(),
         )  # fmt: skip
 
-    def _present(self, stream: StreamState, measured: float) -> float:
-        """What the serving model is believed to be worth, given what a few labels say."""
+    def _present(self, stream: StreamState, measured: float, frames: int) -> float:
+        """What the serving model is believed to be worth, given what a few labels say. Of a camera that did not drift, the labels of
+        earlier windows still hold."""
+        known = min(stream.held_out, MAX_HELD_OUT)
+        if not stream.full and stream.quality is not None and known + frames > 0:
+            stream.held_out = known + frames
+            return (known * stream.quality + frames * measured) / (known + frames)
+        stream.held_out = frames
         if not self.config.calibrate or self._needs.useless:
             return measured
         return calibration.present(measured, stream=stream.id, history=self._history())
 
     def _history(self) -> list[Observation]:
-        return [*self.config.hold_out, *(seen for other in _sorted(self.state.streams) for seen in other.observations)]
+        return [*self.config.hold_out, *(seen for other in self.state.ordered() for seen in other.observations)]
 
     def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -415,7 +485,7 @@ class BoxEngine:
         known = {o.name: o.cost_gpu_s for o in self.config.reference}
         return tuple(
             self._priced(RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)))
-            for c in self.config.retrain
+            for c in prep.config_list(stream, self.config)
         )
 
     def _priced(self, option: RetrainOption) -> RetrainOption:
@@ -429,7 +499,7 @@ class BoxEngine:
         running = self._running(event.stream, event.report.job)
         if running is None:
             return
-        _note_epoch(running, event)
+        running.note(event.report)
         if running.trained():
             return
         why = react.left_prediction(running, self.config) if self.config.react else ""
@@ -453,7 +523,7 @@ class BoxEngine:
         """SLAQ: what the plan gave to training moves between the retrainings that run, by what each promises per GPU-second. On
         several devices only between those that lie on the same one."""
         state, moved = self.state, False
-        for group in budget.groups([s for s in _sorted(state.streams) if _exchangeable(s)]):
+        for group in budget.groups([s for s in state.ordered() if _exchangeable(s)]):
             shares = budget.moved(
                 group, self.config, objective=objective, now_s=at_s, ends_s=state.ends_s, since_s=state.moved_s,
                 forecasts=self._forecasts,
@@ -471,43 +541,61 @@ class BoxEngine:
         if leaving is not None and leaving.leaving == event.job:
             self._remember_model(leaving, event.candidate)
             return
-        if self._running(event.stream, event.job) is None:
-            self._out.append(RejectModel(stream=event.stream, version=event.candidate, reason="came after its window"))
+        made = {event.stream: event.candidate, **dict(event.candidates)}
+        running = self._running(event.stream, event.job)
+        if running is None:
+            for id, candidate in sorted(made.items()):
+                self._out.append(RejectModel(stream=id, version=candidate, reason="came after its window"))
             return
-        stream = self.state.streams[event.stream]
-        assert stream.running is not None
-        stream.running.used_gpu_s = event.gpu_s
-        stream.judged, stream.running, stream.candidate = stream.running, None, event.candidate
-        stream.gating = self._job(stream.id, "gate")
+        for note in event.notes:
+            self._note(event.stream, "labels", note)
+        leader = self.state.streams[event.stream]
+        running.used_gpu_s = event.gpu_s
+        leader.judged, leader.running = running, None
+        judges = [leader, *(s for s in self.state.ordered() if s.id in made and s.id in running.members and _is_free(s))]
+        _split_share(leader, judges)
+        gates = [self._gate(stream, made.pop(stream.id), running.config.name) for stream in judges]
         self._emit_shares()
-        self._out.append(
-            StartGate(
-                job=stream.gating,
-                stream=stream.id,
-                window=self.state.window,
-                version=stream.version,
-                candidate=event.candidate,
-                frames=self.config.gate_frames,
-                holdout_frac=self.config.holdout_frac,
-                remote=self._needs.remote,
-            )  # fmt: skip
-        )
+        self._out.extend(gates)
+        for id, candidate in sorted(made.items()):
+            self._out.append(RejectModel(stream=id, version=candidate, reason="its camera learns nothing now"))
+
+    def _gate(self, stream: StreamState, candidate: str, config: str) -> Command:
+        stream.candidate, stream.swapping, stream.retrained = candidate, "retrained", config
+        stream.gating = self.state.job(stream.id, "gate")
+        return StartGate(
+            job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=candidate,
+            frames=self.config.gate_frames, holdout_frac=self.config.holdout_frac, remote=self._needs.remote,
+        )  # fmt: skip
 
     def _gate_done(self, event: GateDone) -> None:
         stream = self.state.streams.get(event.stream)
         if stream is None or stream.gating != event.job:
             return
         stream.gating = None
-        if event.serving_quality is not None:
-            stream.quality = event.serving_quality
-        old, new = event.serving_quality, event.candidate_quality
+        old, new = _number(event.serving_quality), _number(event.candidate_quality)
+        if old is not None:
+            stream.quality = old
         if old is not None and new is not None:
             self._observe(stream, old, new)
-        if old is not None and new is not None and new > old + self.config.gate_margin:
+            stream.gains = [*stream.gains, new - old][-MAX_GAINS:]
+        verdict = admission.judge(
+            old, new, gain_sd=event.gain_sd, frames=event.frames, belief=_promised(stream.judged),
+            margin=self.config.gate_margin, risk=self.config.gate_risk,
+        )  # fmt: skip
+        if verdict.admitted:
             stream.candidate_quality = new
-            self._out.append(SwapModel(stream=stream.id, version=event.candidate, quality=new))
+            self._out.append(
+                SwapModel(
+                    stream=stream.id, version=event.candidate, quality=new, reason="better on labels of its window",
+                    shadow=self.config.shadow,
+                )
+            )  # fmt: skip
             return
-        stream.note = "retrained model was not better" if old is not None else "no labels to judge the retrained model by"
+        stream.note = _refusal(old, verdict)
+        stream.refused = old is not None and new is not None
+        if stream.leader is not None:
+            stream.alone = self.state.window
         self._reject(stream, stream.note)
         stream.done = True
         self._plan(event.at_s)
@@ -534,9 +622,7 @@ class BoxEngine:
         if stream is None:
             return
         if state.active is not None and state.active.job == event.job:
-            self._note(stream.id, f"{state.active.kind}-failed", event.text or event.code)
-            state.active = None
-            self._next_prep(event.at_s)
+            self._prep_failed(state.active, stream, event)
         elif self._running(event.stream, event.job) or stream.gating == event.job:
             kind = "gate" if stream.gating == event.job else "retraining"
             stream.note = f"{kind} failed: {event.code}"
@@ -546,25 +632,64 @@ class BoxEngine:
                 self._reject(stream, stream.note)
             self._plan(event.at_s)
 
+    def _prep_failed(self, task: Prep, stream: StreamState, event: JobFailed) -> None:
+        """Without a look the camera counts as one that may have drifted; without a probe it is profiled as it is."""
+        self._note(stream.id, f"{task.kind}-failed", event.text or event.code)
+        self.state.active = None
+        if task.kind == "reference":
+            stream.learned = None  # its frames may be gone: that is not tried for ever
+        elif task.kind == "probe":
+            self._enqueue(prep.profile_of(stream, self.state))
+        self._next_prep(event.at_s)
+
     def _swap_done(self, event: SwapDone) -> None:
         stream = self.state.streams.get(event.stream)
         if stream is None or stream.candidate != event.version:
             return
-        stream.version, stream.quality = event.version, stream.candidate_quality
-        stream.candidate, stream.admitted, stream.done = None, True, True
+        old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
+        stream.candidate, stream.learned, stream.reference = None, self.state.window - 1, None
+        if stream.swapping in ("reuse", "rollback"):
+            self._serves_again(stream, old)
+            self._go_on(stream, event.at_s)
+            return
+        stream.replaced, stream.admitted, stream.done = old, True, True
         if all(m.name != event.version for m in stream.cached):
             self._remember_model(stream, event.version)
         self._plan(event.at_s)
 
+    def _serves_again(self, stream: StreamState, old: str) -> None:
+        """What follows from taking an earlier version up: the one that served stays out for a while; it may come back at once only
+        where reuse, not rollback, took its place (then it is the next one to be asked whether that was right)."""
+        stream.left = reuse.leave(stream.left, old, self.state.window)
+        stream.replaced = old if stream.swapping == "reuse" else None
+        stream.measured, stream.reused, stream.gains = stream.probed, stream.version, []
+        if stream.quality is not None:
+            stream.quality = min(1.0, max(0.0, stream.quality))
+
+    def _go_on(self, stream: StreamState, at_s: float) -> None:
+        """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
+        stream.swapping = "retrained"
+        if self.state.phase == "prepare":
+            self._enqueue(prep.profile_of(stream, self.state))
+            self._next_prep(at_s)
+        else:
+            self._plan(at_s)
+
     def _remember_model(self, stream: StreamState, version: str) -> None:
         if stream.traits is not None:
-            stream.cached = (CachedModel(name=version, traits=stream.traits), *stream.cached)[:MAX_CACHED]
+            kept = CachedModel(name=version, traits=stream.traits, signature=stream.signature)
+            stream.cached = (kept, *stream.cached)[:MAX_CACHED]
 
     def _swap_failed(self, event: SwapFailed) -> None:
         stream = self.state.streams.get(event.stream)
         if stream is None or stream.candidate != event.version:
             return
         self._note(stream.id, "swap-failed", event.text)
+        if stream.swapping in ("reuse", "rollback"):
+            stream.left = reuse.leave(stream.left, event.version, self.state.window)
+            stream.candidate, stream.remark = None, f"{stream.swapping} of {event.version} failed: the serving model stays"
+            self._go_on(stream, event.at_s)
+            return
         stream.note = "the swap failed; the old model stays"
         self._reject(stream, stream.note)
         stream.done = True
@@ -589,7 +714,10 @@ class BoxEngine:
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
-        reasons = (*(f"planned anew: {why}" for why in state.why), *reasons_of(snapshot, plan))
+        reasons = (
+            *(f"planned anew: {why}" for why in state.why),
+            *reasons_of(snapshot, plan, {s.id: s.remark for s in state.ordered()}),
+        )
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
         state.replanned_s, state.moved_s, state.reacting, state.why = at_s, at_s, False, []
         self._apply(plan, snapshot, first)
@@ -602,7 +730,7 @@ class BoxEngine:
             return snapshot, self._policy(snapshot)
         except ConfigError as error:
             self._note("", "no-room", f"running retrainings were given up: {error.message}")
-        for stream in _sorted(self.state.streams):
+        for stream in self.state.ordered():
             if stream.running is not None:
                 self._drop_training(stream, "its memory no longer fits")
                 stream.done = True
@@ -611,7 +739,7 @@ class BoxEngine:
 
     def _snapshot(self, remaining_s: float) -> Snapshot:
         config = self.config
-        views = tuple(self._view(s) for s in _sorted(self.state.streams) if s.live)
+        views = tuple(self._view(s) for s in self.state.ordered() if s.live)
         return Snapshot(
             remaining_s=remaining_s, capacity_pct=config.capacity_pct - self._gate_pct(), quantum_pct=config.quantum_pct,
             min_quality=config.min_quality, streams=views, estimate=config.estimate, speed=config.speed,
@@ -676,9 +804,9 @@ class BoxEngine:
 
     def _leave_model(self, stream: StreamState) -> Command:
         """A model of the last window for later ones to choose from; it is not served now."""
-        stream.leaving = self._job(stream.id, "keep")
+        stream.leaving = self.state.job(stream.id, "keep")
         costs = {o.name: o.cost_gpu_s for o in self.config.reference}
-        config = max(self.config.retrain, key=lambda c: costs.get(c.name, 0.0))
+        config = max(prep.config_list(stream, self.config), key=lambda c: costs.get(c.name, 0.0))
         return StartRetraining(
             job=stream.leaving, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=0.0
         )  # fmt: skip
@@ -691,23 +819,34 @@ class BoxEngine:
         if version == stream.version:
             return []
         stream.retrained, stream.candidate, stream.candidate_quality = version, version, None
-        return [SwapModel(stream=stream.id, version=version, quality=None)]
+        stream.swapping = "chosen"
+        return [SwapModel(stream=stream.id, version=version, quality=None, reason="chosen for this window", cause="chosen")]
 
     def _start_retraining(self, stream: StreamState, name: str, *, remote_s: float | None = None) -> Command:
-        config = next(c for c in self.config.retrain if c.name == name)
+        config = next(c for c in prep.config_list(stream, self.config) if c.name == name)
         option = next(o for o in stream.options if o.name == name)
-        job = self._job(stream.id, "train")
+        job = self.state.job(stream.id, "train")
+        members = self._members(stream)
+        if members:  # one pool, thinned to what one camera's retraining costs
+            config = replace(config, data_frac=config.data_frac / len(members))
         measured = stream.quality if stream.measured is None else stream.measured
         stream.running = Running(
             job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
             start_quality=measured, lift=0.0 if measured is None or stream.quality is None else stream.quality - measured,
             gate_gpu_s=min(self._gate_gpu_s(), option.cost_gpu_s), started_s=self.state.replanned_s,
-            expected=stream.expected.get(name, Expected()),
+            expected=stream.expected.get(name, Expected()), members=members,
         )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
-            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=remote_s
+            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=remote_s,
+            members=members,
         )  # fmt: skip
+
+    def _members(self, stream: StreamState) -> tuple[str, ...]:
+        """Who learns with this camera now; empty when nobody does."""
+        others = (self.state.streams[id] for id in stream.followers if id in self.state.streams)
+        ready = [other.id for other in others if _is_free(other)]
+        return (stream.id, *ready) if ready else ()
 
     def _reshare(self, at_s: float) -> None:
         """Cameras came, went or changed: give the shares out anew under the rules of the current phase."""
@@ -727,7 +866,7 @@ class BoxEngine:
 
     def _share_prep(self) -> None:
         """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
-        live = [s for s in _sorted(self.state.streams) if s.live]
+        live = [s for s in self.state.ordered() if s.live]
         even = (self.config.capacity_pct - self.config.prep_pct) / len(live) if live else 0.0
         for stream in live:
             knob = best_affordable(stream.knobs, even)
@@ -738,7 +877,7 @@ class BoxEngine:
 
     def _emit_shares(self) -> None:
         shares: dict[str, float] = {}
-        for stream in _sorted(self.state.streams):
+        for stream in self.state.ordered():
             if not stream.live:
                 continue
             if stream.infer_pct > 0:
@@ -758,18 +897,14 @@ class BoxEngine:
 
     # --- small things -------------------------------------------------------------------------------------------------
 
-    def _job(self, stream: str, kind: str) -> str:
-        """Unique for each start: a late answer from before a camera was taken out and put back must not count for the new one."""
-        generation = self.state.generations.get(stream, 0)
-        return f"{stream}/{kind}/{self.state.window}" + (f".{generation}" if generation else "")
-
     def _running(self, stream_id: str, job: str) -> Running | None:
         stream = self.state.streams.get(stream_id)
         running = stream.running if stream else None
         return running if running and running.job == job else None
 
     def _reject(self, stream: StreamState, reason: str) -> None:
-        if stream.candidate:
+        """Earlier versions that were to serve again stay what they were."""
+        if stream.candidate and stream.swapping not in ("reuse", "rollback"):
             self._out.append(RejectModel(stream=stream.id, version=stream.candidate, reason=reason))
         stream.candidate = None
 
@@ -782,7 +917,7 @@ class BoxEngine:
         stream.running, stream.gating = None, None
 
     def _cancel_all(self) -> None:
-        for stream in _sorted(self.state.streams):
+        for stream in self.state.ordered():
             self._drop_training(stream, "the box was stopped")
         if self.state.active:
             self._out.append(CancelJob(job=self.state.active.job, stream=self.state.active.stream))
@@ -814,32 +949,51 @@ def _exchangeable(stream: StreamState) -> bool:
     return stream.live and running is not None and running.in_budget and not running.trained()
 
 
-def _note_epoch(running: Running, event: EpochDone) -> None:
-    """Adds a report to what is known of a running retraining."""
-    report = event.report
-    if running.epoch == 0:  # the first epoch holds the job's start, so the pace is what later ones add
-        running.paced_from = (report.epoch, report.gpu_s)
-    epoch, used_gpu_s = running.paced_from
-    if report.epoch > epoch:
-        running.measured_epoch_gpu_s = max(0.0, (report.gpu_s - used_gpu_s) / (report.epoch - epoch))
-    running.epoch, running.used_gpu_s = report.epoch, report.gpu_s
-    if math.isfinite(report.loss):
-        running.losses.append(report.loss)
-    if report.quality is not None and math.isfinite(report.quality):
-        running.qualities.append((report.epoch, report.quality))
+def _settle(stream: StreamState, window: int) -> None:
+    """A window that was examined in full and held nothing worth a retraining is from now on what the camera is compared with. One
+    whose retraining did not end, or had to wait for others, says nothing."""
+    if not stream.examined or stream.admitted or (stream.options and not stream.refused):
+        return
+    if not stream.refused:
+        stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
+    seen = stream.look is not None and stream.look.version == stream.version
+    stream.learned, stream.reference = window - 1, stream.look if seen else None
 
 
-def _reset_for_window(stream: StreamState) -> None:
-    stream.options, stream.running, stream.gating, stream.candidate = (), None, None, None
-    stream.candidate_quality, stream.done, stream.retrained, stream.admitted = None, False, None, False
-    stream.start_quality, stream.predicted, stream.note = None, None, ""
-    stream.train_pct, stream.gpu_pct = 0.0, ()
-    stream.raw, stream.expected, stream.judged, stream.observed = (), {}, None, None
-    stream.traits, stream.leaving, stream.measured = None, None, None
+def _is_free(stream: StreamState) -> bool:
+    """May a model that another camera trained be judged for this one?"""
+    return stream.live and not (stream.done or stream.running or stream.gating or stream.candidate)
 
 
-def _sorted(streams: dict[str, StreamState]) -> list[StreamState]:
-    return [streams[key] for key in sorted(streams)]
+def _split_share(leader: StreamState, judges: list[StreamState]) -> None:
+    """The gates of a shared retraining divide its share."""
+    parts, gpu_pct, share_pct = len(judges), leader.gpu_pct, leader.train_pct
+    for number, stream in enumerate(judges):
+        stream.train_pct = share_pct / parts
+        stream.gpu_pct = tuple((gpu, pct // parts + (number < pct % parts)) for gpu, pct in gpu_pct)
+
+
+def _promised(job: Running | None) -> admission.Belief:
+    """What a retraining was expected to win when it was begun."""
+    if job is None or job.start_quality is None:
+        return admission.REUSED
+    mean = job.option.end_quality - job.start_quality - job.lift
+    return admission.Belief(mean=mean, sd=max(LEAST_PROMISE_SD, job.option.quality_sd or admission.REUSED.sd))
+
+
+def _refusal(serving: float | None, verdict: admission.Verdict) -> str:
+    if serving is None:
+        return "no labels to judge the retrained model by"
+    if verdict.gain <= 0:
+        return "retrained model was not better"
+    return (
+        f"retrained model was better by {verdict.gain:.3f}, which few frames do not prove ({100 * verdict.chance:.0f} % sure)"
+    )
+
+
+def _number(value: float | None) -> float | None:
+    """A quality that is not a number is none."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -214,6 +214,8 @@ class StreamState:
     examined: bool = False  # ... and was
     n_train: int = 0
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
+    probed: float | None = None  # what a probe measured of `candidate`
+    refused: bool = False  # the gate measured its retraining and kept the old model
     leader: str | None = None  # whose retraining it shares
     followers: tuple[str, ...] = ()
     remark: str = ""  # for people, beside the plan
@@ -266,7 +268,7 @@ class StreamState:
         self.traits, self.leaving, self.measured = None, None, None
         self.look, self.signature, self.drift = None, None, None
         self.full, self.examined, self.n_train, self.swapping = True, False, 0, "retrained"
-        self.leader, self.followers, self.remark, self.reused = None, (), "", None
+        self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
 
 
 @dataclass(kw_only=True)

@@ -148,13 +148,15 @@ class EpochDone(Event):
 @dataclass(frozen=True, kw_only=True)
 class RetrainDone(Event):
     """A retraining ended well; candidate is the stored, not yet admitted version. notes: what people should know of its labels (dropped
-    boxes, one class only, ...; see `models.sanity`)."""
+    boxes, one class only, ...; see `models.sanity`). candidates: (camera, its version) of all that shared it, `stream` among them;
+    empty: only `stream`."""
 
     job: str
     stream: str
     candidate: str
     gpu_s: float
     notes: tuple[str, ...] = ()
+    candidates: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,10 +199,12 @@ class SwapFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRolledBack(Event):
-    """The operator put an older version back; quality is unknown until it is measured again."""
+    """An older version serves again: the operator put it back, or (reason: why) the box did, because the new one did not work on live
+    frames. Its quality is unknown until it is measured again."""
 
     stream: str
     version: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from scheduler.types import Plan, RetrainOption, Snapshot, StreamPlan, StreamView
 
 
-def reasons_of(snapshot: Snapshot, plan: Plan) -> tuple[str, ...]:
-    """Why each stream of `plan` gets what it gets, in its order."""
+def reasons_of(snapshot: Snapshot, plan: Plan, remarks: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Why each stream of `plan` gets what it gets, in its order. remarks: what was found out about a stream before the plan."""
     views = {view.id: view for view in snapshot.streams}
-    return tuple(_line(views[entry.id], entry) for entry in plan.streams)
+    return tuple(_line(views[entry.id], entry, (remarks or {}).get(entry.id, "")) for entry in plan.streams)
 
 
-def _line(view: StreamView, entry: StreamPlan) -> str:
-    return f"{entry.id}: {_learning(view, entry)}; inference '{entry.knobs}' on {entry.infer_pct} %"
+def _line(view: StreamView, entry: StreamPlan, remark: str) -> str:
+    learning = f"{_learning(view, entry)} ({remark})" if remark else _learning(view, entry)
+    return f"{entry.id}: {learning}; inference '{entry.knobs}' on {entry.infer_pct} %"
 
 
 def _learning(view: StreamView, entry: StreamPlan) -> str:

@@ -4,6 +4,7 @@ from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_o
 from edge.jobs.gate import GateResult, gate_refs, gate_steps
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps
+from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
 from edge.jobs.profile import profile_steps
 from edge.jobs.train import half_way, retrain_steps
 from models.tasks.base import Scoring
@@ -12,6 +13,7 @@ __all__ = [
     "GateResult",
     "GoldenWork",
     "LabelResult",
+    "ProbeResult",
     "SampleRef",
     "Samples",
     "Scoring",
@@ -26,6 +28,8 @@ __all__ = [
     "look_steps",
     "no_yield",
     "pools",
+    "probe_refs",
+    "probe_steps",
     "profile_steps",
     "quality_of",
     "retrain_steps",

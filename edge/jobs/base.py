@@ -122,6 +122,16 @@ def quality_steps(
     return tuple(counts)
 
 
+def is_sound(model: Detector) -> bool:
+    """Is every number of the model a number? One with NaN or infinite weights finds nothing, which on empty frames looks right."""
+    return all(bool(tensor.isfinite().all()) for tensor in model.state().values() if tensor.is_floating_point())
+
+
+def tells(samples: Samples, refs: Sequence[SampleRef]) -> bool:
+    """Is there any object on these frames by their labels? Where there is none, a model that finds nothing would be the best of all."""
+    return any(len(labels) > 0 for ref in refs if (labels := samples.labels(ref)) is not None)
+
+
 def quality_of(counts: Sequence[MatchCounts]) -> float | None:
     """The task's quality (0-1) over frames; None when there are none."""
     return MatchCounts.total(counts).f1 if counts else None

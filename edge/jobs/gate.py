@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edge.jobs.base import SampleRef, Samples, Scoring, Steps, no_yield, pools, quality_of, quality_steps, spread
+from edge.jobs.base import (
+    SampleRef,
+    Samples,
+    Scoring,
+    Steps,
+    is_sound,
+    no_yield,
+    pools,
+    quality_of,
+    quality_steps,
+    spread,
+    tells,
+)
 from edge.jobs.label import golden_label_steps
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, gain_sd
@@ -40,13 +52,17 @@ def gate_steps(
     """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
     with those that the last window's labelling made (a gate that comes early has seen little of its own window). Only frames of
     the held-out pool are used (of the window in progress any, with `holdout_frac` 1), and they stay held out, so that the next
-    window does not train on what judged this one."""
+    window does not train on what judged this one.
+
+    Nobody can say what the candidate is worth (candidate_quality None) when its weights are not numbers, or no frame holds an object."""
     refs = gate_refs(samples, stream, window, frames, holdout_frac)
     yield from golden_label_steps(
         samples, golden, [(ref, "holdout") for ref in refs], scoring=scoring, task=task, labelling=labelling,
         yield_point=yield_point, timer=timer,
     )  # fmt: skip
     old = yield from quality_steps(samples, task, serving, refs, scoring, yield_point)
+    if not (is_sound(candidate) and tells(samples, refs)):
+        return GateResult(serving_quality=quality_of(old), candidate_quality=None, frames=len(old))
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
     return compared(old, new)
 

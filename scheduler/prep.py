@@ -1,0 +1,215 @@
+"""Preparation: what is found out about the last window before the next plan, one task at a time on the preparation share.
+
+    reference   the window that the serving model learned from, seen by it, where that is not known yet
+    look        the last window as the serving model saw it, without labels: has it drifted?       (`scheduler.drift`)
+    label       golden labels; a camera that neither drifted nor has more to learn gets the fewest, and is through
+    probe       earlier versions on the held-out labels; a better one serves at once                (`scheduler.reuse`)
+    profile     what each retraining would bring; cameras that share one are profiled once          (`scheduler.grouping`)
+
+All cameras do one step before any does the next; within a step the camera with least quality comes first, because time may run out.
+Pure: the engine (`scheduler.engine`) changes its state and gives the commands.
+"""
+
+from __future__ import annotations
+
+from scheduler import drift, grouping, reuse
+from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling
+from scheduler.ekya import microprofile
+from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
+from scheduler.registry import Needs
+from scheduler.types import RetrainConfig
+
+ORDER: tuple[PrepKind, ...] = ("reference", "look", "label", "probe", "profile")
+
+
+def chooses(needs: Needs) -> bool:
+    """Does the policy decide by what a retraining is worth to this camera? Others (uniform, cached, a cloud) are baselines that do
+    as they always do, so nothing is looked at, probed or shared."""
+    return needs.profiles and not needs.useless and not needs.remote
+
+
+def opening(state: BoxState, config: EngineConfig, needs: Needs) -> list[Prep]:
+    """The first tasks of a window: looks, or none where nobody looks (labels come next)."""
+    if not (chooses(needs) and (config.drift or config.reuse or config.group)):
+        return []
+    live = [s for s in state.ordered() if s.live]
+    behind = [s for s in live if config.drift and _wants_reference(s, state)]
+    return [
+        *(_look(state, config, s, "reference", s.learned or 0) for s in behind),
+        *(_look(state, config, s, "look", state.window - 1) for s in live),
+    ]
+
+
+def _wants_reference(stream: StreamState, state: BoxState) -> bool:
+    """The window it learned from has not been seen by the model that serves; the last window is looked at anyhow."""
+    known = stream.reference is not None and stream.reference.version == stream.version
+    return not known and stream.learned is not None and stream.learned != state.window - 1
+
+
+def _look(state: BoxState, config: EngineConfig, stream: StreamState, kind: PrepKind, window: int) -> Prep:
+    return Prep(job=state.job(stream.id, kind), stream=stream.id, kind=kind, window=window, frames=config.look_frames)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def label_tasks(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> tuple[list[Prep], str]:
+    """One labelling per live camera that gets any, and what is to be told when the golden model is too slow for all."""
+    live = [s for s in state.ordered() if s.live]
+    if not live:
+        return [], ""
+    affordable = _affordable_labels(state, config, needs, at_s)
+    if not any(s.look for s in live):
+        return _even_labels(state, config, live, affordable)
+    wanted = {s.id: wanted_labels(s, config) for s in live}
+    asked = [drift.Need(id=s.id, frames=wanted[s.id], waited=s.waited) for s in live]
+    given = drift.shared(asked, affordable, config.min_label_frames)
+    told = ""
+    if sum(given.values()) < sum(wanted.values()):
+        told = _too_slow(state, f"{sum(given.values())} of {sum(wanted.values())} labels that are wanted fit this window")
+    return [_label(state, s.id, given[s.id]) for s in live if given[s.id] > 0], told
+
+
+def wanted_labels(stream: StreamState, config: EngineConfig) -> int:
+    if stream.full:
+        known = stream.drift if config.drift else None
+        settled = drift.settled(stream.gains, min_gain=config.min_gain)
+        return drift.label_frames(known, settled, config.label_frames, config.min_label_frames)
+    return min(config.min_label_frames, config.label_frames)
+
+
+def _affordable_labels(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> int:
+    """How many labels the time left to preparation pays for, its part for labelling."""
+    left_s = max(0.0, config.prep_max_frac * (state.ends_s - state.opened_s) - (at_s - state.opened_s))
+    part = config.label_part_frac if needs.profiles else 1.0
+    return int(left_s * config.prep_pct / 100 * state.delivered_frac * part / max(state.golden_gpu_s, 1e-6))
+
+
+def _even_labels(state: BoxState, config: EngineConfig, live: list[StreamState], affordable: int) -> tuple[list[Prep], str]:
+    """Nobody knows who drifted: the same for each. When the golden model is too slow for all, the sample shrinks; under the
+    minimum, cameras take turns from window to window."""
+    ids, told = [s.id for s in live], ""
+    frames = min(config.label_frames, affordable // len(ids))
+    if frames < config.label_frames:
+        told = _too_slow(state, f"{max(frames, 0)} instead of {config.label_frames} labels per camera fit this window")
+    if frames < config.min_label_frames:
+        frames = config.min_label_frames
+        turns = max(1, affordable // frames)
+        first = (state.window * turns) % len(ids)
+        ids = (ids + ids)[first : first + min(turns, len(ids))]
+    return [_label(state, id, frames) for id in ids], told
+
+
+def _too_slow(state: BoxState, text: str) -> str:
+    return f"the golden model needs {state.golden_gpu_s:.2f} GPU-s a frame: {text}"
+
+
+def _label(state: BoxState, stream: str, frames: int, name: str = "label") -> Prep:
+    return Prep(job=state.job(stream, name), stream=stream, kind="label", window=state.window - 1, frames=frames)
+
+
+def more_labels(state: BoxState, config: EngineConfig, stream: StreamState) -> Prep:
+    """The full labelling of a camera that was spared it, because the few labels say it has become worse."""
+    return _label(state, stream.id, config.label_frames, "relabel")
+
+
+# --- what is known of a camera ----------------------------------------------------------------------------------------
+
+
+def is_full(stream: StreamState, config: EngineConfig) -> bool:
+    """Is the camera to be examined in full, or has it neither drifted nor anything more to learn?"""
+    seen = stream.drift
+    spared = config.drift and seen is not None and bool(seen.tests) and not seen.drifted
+    return not (spared and drift.settled(stream.gains, min_gain=config.min_gain))
+
+
+def fell(stream: StreamState, config: EngineConfig, believed: float | None, measured: float) -> bool:
+    """A drift that only labels can see: the same pictures, but the model is wrong about them now."""
+    return believed is not None and believed - measured > config.drift_drop
+
+
+def probe_of(stream: StreamState, state: BoxState, config: EngineConfig) -> Prep | None:
+    """The measurement of earlier versions that this window calls for, None when there is nothing to measure."""
+    if not config.reuse:
+        return None
+    drifted = not config.drift or stream.drift is None or not stream.drift.tests or stream.drift.drifted
+    found = reuse.candidates(
+        serving=stream.version, replaced=stream.replaced, kept=stream.cached, signature=stream.signature, drifted=drifted,
+        nearest=config.reuse_nearest, window=state.window, left=stream.left,
+    )  # fmt: skip
+    if not found:
+        return None
+    job = state.job(stream.id, "probe")
+    return Prep(job=job, stream=stream.id, kind="probe", window=state.window - 1, candidates=found)
+
+
+def profile_of(stream: StreamState, state: BoxState) -> Prep:
+    return Prep(job=state.job(stream.id, "profile"), stream=stream.id, kind="profile", window=state.window - 1)
+
+
+def in_order(state: BoxState) -> list[Prep]:
+    """The queue, step by step; cameras that are probed or profiled: the worst first."""
+    quality = {s.id: s.quality or 0.0 for s in state.streams.values()}
+
+    def place(numbered: tuple[int, Prep]) -> tuple[int, float, str, int]:
+        number, task = numbered
+        if task.kind in ("probe", "profile"):
+            return ORDER.index(task.kind), quality[task.stream], task.stream, number
+        return ORDER.index(task.kind), 0.0, "", number
+
+    return [task for _, task in sorted(enumerate(state.queue), key=place)]
+
+
+# --- who learns with whom ---------------------------------------------------------------------------------------------
+
+
+def groups(state: BoxState, config: EngineConfig) -> tuple[grouping.Group, ...]:
+    """Among the cameras that wait for their profile."""
+    waiting = [state.streams[p.stream] for p in state.queue if p.kind == "profile"]
+    return grouping.groups(
+        [
+            grouping.Candidate(
+                id=s.id, kind=(s.arch, config_list(s, config)), signature=s.signature, quality=s.quality
+            )
+            for s in waiting
+            if s.arch and s.alone != state.window - 1 and (s.drift is None or s.drift.drifted)
+        ],
+        distance_max=config.group_distance, members_max=config.group_max,
+    )  # fmt: skip
+
+
+def config_list(stream: StreamState, config: EngineConfig) -> tuple[RetrainConfig, ...]:
+    """How this camera's model may be retrained."""
+    return stream.retrain or config.retrain
+
+
+def kept_configs(stream: StreamState, config: EngineConfig) -> tuple[RetrainConfig, ...]:
+    """Those that are still profiled for it."""
+    return tuple(c for c in config_list(stream, config) if stream.kept is None or c.name in stream.kept)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> Command:
+    """What carries out a task that has been given its share."""
+    version = state.streams[task.stream].version
+    if task.kind in ("reference", "look"):
+        return StartLook(job=task.job, stream=task.stream, window=task.window, version=version, frames=task.frames)
+    if task.kind == "label":
+        return StartLabelling(
+            job=task.job, stream=task.stream, window=task.window, frames=task.frames, holdout_frac=config.holdout_frac,
+            version=version, remote=needs.remote,
+        )  # fmt: skip
+    if task.kind == "probe":
+        return StartProbe(
+            job=task.job, stream=task.stream, window=task.window, version=version, candidates=task.candidates
+        )  # fmt: skip
+    waiting = 1 + sum(p.kind == "profile" for p in state.queue)
+    deadline_s = state.opened_s + config.prep_max_frac * (state.ends_s - state.opened_s)
+    return StartProfiling(
+        job=task.job, stream=task.stream, window=task.window, version=version,
+        configs=microprofile.families(kept_configs(state.streams[task.stream], config)), epochs=config.profile_epochs,
+        data_frac=config.profile_data_frac,
+        budget_gpu_s=max(0.0, deadline_s - at_s) * task.share_pct / 100 * state.delivered_frac / waiting, remote=needs.remote,
+    )  # fmt: skip
