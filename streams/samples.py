@@ -44,6 +44,9 @@ from streams.label_file import (
 
 __all__ = ["JPEG_QUALITY", "SampleLabels", "SampleRef", "SampleStore", "Split", "encode_jpeg"]
 
+#: Sees the labels in force (None: none) before a person's replace them, and may raise.
+Check = Callable[[SampleLabels | None], None]
+
 JPEG_QUALITY = 92
 _REGIONS_SCHEMA = 1
 
@@ -126,33 +129,43 @@ class SampleStore:
             detections=detections, golden=golden, stored_utc=self._utc(), left_out=left_out, gpu_s=gpu_s,
             unsure=unsure if unsure is not None else Detections.empty(),
         )  # fmt: skip
-        self._change(ref, lambda old: with_golden(old, answer, _split(split)))
+        self._change(ref, lambda old: with_golden(old, answer, _split(split)), None, durable=False)
 
-    def correct(self, ref: SampleRef, detections: Detections, split: str = "train") -> SampleLabels:
-        """Gives a sample a person's labels; `split` counts when it had none. Durable: nobody draws a box twice. Returns what is in
-        force. Raises as `label`."""
-        labels = self._change(ref, lambda old: with_person(old, detections, _split(split), at_utc=self._utc()), durable=True)
+    def correct(
+        self, ref: SampleRef, detections: Detections, split: str = "train", *, check: Check | None = None
+    ) -> SampleLabels:
+        """Gives a sample a person's labels; `split` counts when it had none. Durable: nobody draws a box twice. check: sees what is in
+        force before it is replaced, and may raise. Returns what is in force. Raises as `label`."""
+        labels = self._change(ref, lambda old: with_person(old, detections, _split(split), at_utc=self._utc()), check)
         assert labels is not None
         return labels
 
-    def ignore(self, ref: SampleRef, split: str = "train") -> SampleLabels:
-        """A person takes a sample out of training and judging. Raises as `label`."""
-        labels = self._change(ref, lambda old: with_ignored(old, _split(split), at_utc=self._utc()), durable=True)
+    def ignore(self, ref: SampleRef, split: str = "train", *, check: Check | None = None) -> SampleLabels:
+        """A person takes a sample out of training and judging. As `correct`."""
+        labels = self._change(ref, lambda old: with_ignored(old, _split(split), at_utc=self._utc()), check)
         assert labels is not None
         return labels
 
-    def undo(self, ref: SampleRef) -> SampleLabels | None:
-        """Takes a person's labels back: the golden model's own are in force again; None: there are none. Raises as `label`."""
-        return self._change(ref, lambda old: undone(old) if old is not None else None, durable=True)
+    def undo(self, ref: SampleRef, *, check: Check | None = None) -> SampleLabels | None:
+        """Takes a person's labels back: the golden model's own are in force again; None: there are none. As `correct`."""
+        return self._change(ref, lambda old: undone(old) if old is not None else None, check)
+
+    def restore(self, ref: SampleRef, labels: SampleLabels | None) -> None:
+        """Puts back what `load_labels` once said (None: no labels), for whoever writes many samples or none. As `correct`."""
+        self._change(ref, lambda old: labels, None)
 
     def _change(
-        self, ref: SampleRef, change: Callable[[SampleLabels | None], SampleLabels | None], *, durable: bool = False
-    ) -> SampleLabels | None:
+        self, ref: SampleRef, change: Callable[[SampleLabels | None], SampleLabels | None], check: Check | None, *,
+        durable: bool = True,
+    ) -> SampleLabels | None:  # fmt: skip
         """Reads, changes and replaces a label file while nobody else does: a box labels while its operator corrects."""
         with self._exclusive():
             if not self._picture(ref).is_file():
                 raise KeyError(ref.name)
-            new = change(self.labels_or_none(ref))
+            old = self.labels_or_none(ref)
+            if check is not None:
+                check(old)
+            new = change(old)
             path = self._labels(ref)
             if new is None:
                 with storage_errors(path):
@@ -226,6 +239,11 @@ class SampleStore:
         found = ((ref, self.labels_or_none(ref)) for ref in self.list(stream, windows, labelled=True))
         return [ref for ref, labels in found if labels is not None and labels.split == split and labels.usable]
 
+    def streams(self) -> Texts:
+        """Cameras that have a folder, in order."""
+        with storage_errors(self._root):
+            return sorted(f.name for f in self._root.iterdir() if is_camera_id(f.name) and f.is_dir())
+
     def windows(self, stream: str) -> Numbers:
         """Windows that have samples, in order."""
         return [w for w, f in self._window_folders(stream) if _seqs(f)]
@@ -233,7 +251,7 @@ class SampleStore:
     def newest_window(self) -> int:
         """The highest window number of any camera; -1 when there is no sample. A box that starts again goes on after it:
         a frame's seq starts at 0 again, so a window must not be filled by two runs."""
-        return max((w for s in self._streams() for w in self.windows(s)), default=-1)
+        return max((w for s in self.streams() for w in self.windows(s)), default=-1)
 
     def remove(self, ref: SampleRef) -> None:
         """Removes picture, labels and regions; nothing happens when they are gone."""
@@ -315,10 +333,6 @@ class SampleStore:
             return sorted((int(f.name), f) for f in (self._root / stream).iterdir() if f.name.isdecimal())
         return []
 
-    def _streams(self) -> Texts:
-        with storage_errors(self._root):
-            return sorted(f.name for f in self._root.iterdir() if is_camera_id(f.name) and f.is_dir())
-
     def _prune_now_and_then(self) -> None:
         with self._lock:
             self._adds += 1
@@ -328,7 +342,7 @@ class SampleStore:
 
     def _over_stream_limits(self) -> set[SampleRef]:
         doomed: set[SampleRef] = set()
-        for stream in self._streams():
+        for stream in self.streams():
             if self._max_windows:
                 doomed |= set(self.list(stream, self.windows(stream)[: -self._max_windows]))
             if self._max_samples:
@@ -338,7 +352,7 @@ class SampleStore:
     def _over_bytes(self, gone: set[SampleRef]) -> set[SampleRef]:
         if not self._max_bytes:
             return set()
-        refs = [r for s in self._streams() for r in self.list(s) if r not in gone]
+        refs = [r for s in self.streams() for r in self.list(s) if r not in gone]
         sizes = {ref: self._size_bytes(ref) for ref in refs}
         total_bytes = sum(sizes.values())
         doomed: set[SampleRef] = set()
@@ -357,7 +371,7 @@ class SampleStore:
         return total
 
     def _remove_empty_folders(self) -> None:
-        for stream in self._streams():
+        for stream in self.streams():
             for _, folder in self._window_folders(stream)[:-1]:  # the newest may be about to get its first sample
                 with suppress(OSError):
                     folder.rmdir()
