@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 from configs.schema.base import Section, setting
 from configs.schema.box import checked_id
 from configs.schema.secret import CameraUrl
+from configs.schema.tasks import checked_task
+from configs.tasks import DETECTION
 
 #: A corner of a mask: (x, y) as fractions of width and height, from the upper left.
 Point = tuple[float, float]
@@ -41,7 +43,12 @@ class CameraEntry(Section):
         text="Privacy masks: polygons of [x, y] corners as fractions 0-1 of width and height. Burnt in before anything else.",
         default_text="none",
     )
-    edge: str | None = setting(None, text="Edge model for this camera only.", default_text="`models.edge`")
+    task: str = setting(
+        DETECTION, text="What its model is asked: `detection`, `classification` of what moves, or a task that a package brings."
+    )
+    edge: str | None = setting(
+        None, text="Edge model for this camera only.", default_text="`models.edge`, or that of `models.tasks`"
+    )
     loop: bool = setting(False, text="Begin a video file again at its end; without it the camera ends with the file.")
     enabled: bool = setting(True, text="Watch this camera.")
 
@@ -49,6 +56,11 @@ class CameraEntry(Section):
     @classmethod
     def _id(cls, value: str) -> str:
         return checked_id(value)
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: str) -> str:
+        return checked_task(value)
 
     @field_validator("masks")
     @classmethod

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
 from configs.schema.retraining import CatalogEntry, RetrainEntry, check_unique
+from configs.schema.tasks import SHIPPED, TaskModels, checked_task
+from configs.tasks import DETECTION
 from configs.units import class_map_problem
 
 
@@ -29,6 +31,11 @@ class ModelsSection(Section):
         "tinydet-edge", text="Model that watches the cameras: a known name (`driftbox models list`) or a weights file."
     )
     golden: str = setting("tinydet-golden", text="Large model that labels the samples: a known name or a weights file.")
+    tasks: dict[str, TaskModels] = setting(
+        default_factory=dict,
+        default_text="classification: mobilenetv2",
+        text="Models per task, for cameras whose `task` is not detection.",
+    )
     golden_score_min: float = setting(0.4, unit="score", ge=0, le=1, text="Golden detections below this score are not labels.")
     golden_batch: int = setting(
         8, unit="frames", ge=1, le=256,
@@ -69,6 +76,14 @@ class ModelsSection(Section):
         text="Retraining configurations per model: its name (`yolov8n`, `yolov8n@320`) or weights file.",
     )
 
+    @field_validator("tasks")
+    @classmethod
+    def _known_tasks(cls, tasks: dict[str, TaskModels]) -> dict[str, TaskModels]:
+        for name in tasks:
+            if checked_task(name) == DETECTION:
+                raise PydanticCustomError("task", "detection's models are models.edge and models.golden")
+        return tasks
+
     @field_validator("class_map")
     @classmethod
     def _known_classes(cls, mapping: dict[str, str]) -> dict[str, str]:
@@ -86,3 +101,8 @@ class ModelsSection(Section):
             )
         check_unique(entries)
         return entries
+
+    def for_task(self, task: str) -> TaskModels:
+        """The edge and golden model of a task: what stands under `tasks`, else what comes with Driftbox, else those of detection."""
+        entry = self.tasks.get(task) or SHIPPED.get(task) or TaskModels(edge=self.edge)
+        return entry if entry.golden else TaskModels(edge=entry.edge, golden=self.golden)
