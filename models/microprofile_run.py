@@ -5,7 +5,9 @@ few epochs from the serving model, held-out quality after each. The decisions (w
 `scheduler.ekya.microprofile`. What we changed:
 - all families advance epoch by epoch together, so that a budget that runs out leaves every family equally well known;
 - the batch shrinks with the sample, so that an epoch has as many updates as it would on the full data: with 5-10 % of a small
-  sample, an epoch would otherwise be a single update and show no gain at all.
+  sample, an epoch would otherwise be a single update and show no gain at all;
+- everything of a configuration but its epochs is tried as it is: added layer, distillation from the serving model, class balance, and
+  replay of as large a part of each epoch, so that a trial's epoch costs what its share of a real one does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts
 from models.labelled import LabelledImage, Subset, predicted
-from models.retrain import Step, n_used, retrain
+from models.retrain import Step, n_used, retrain, student
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
 from scheduler.ekya.microprofile import families
@@ -69,12 +71,14 @@ def microprofile(
     n_min: int = N_MIN,
     scoring: Scoring | None = None,
     task: Task = DETECTION,
+    replay: Sequence[LabelledImage] = (),
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
     configs: those that differ only in epochs share a trial. data_frac: part of each configuration's data that is used, at least
     n_min pictures. epochs: at most that many per trial. budget_gpu_s: no epoch begins once that much compute is spent.
-    A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
+    replay: older pictures for the families that replay. A family that did not end its first epoch has no trial. Without training or
+    held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
     if not len(train) or not len(holdout) or not configs:
@@ -82,7 +86,9 @@ def microprofile(
     judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
     started_s = timer()
     before = yield from judge.quality(serving)
-    trials = [_started(serving, train, c, epochs, data_frac, seed, n_min, before, timer, task) for c in families(configs)]
+    trials = [
+        _started(serving, train, replay, c, epochs, data_frac, seed, n_min, before, timer, task) for c in families(configs)
+    ]
     try:
         for _ in range(epochs):
             for trial in trials:
@@ -106,6 +112,7 @@ def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: in
 def _started(
     serving: Detector,
     train: Sequence[LabelledImage],
+    replay: Sequence[LabelledImage],
     config: RetrainConfig,
     epochs: int,
     data_frac: float,
@@ -118,10 +125,11 @@ def _started(
     started_s = timer()
     n_profiled = sample_size(config, len(train), data_frac, n_min)
     chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:n_profiled])
-    detector = serving.clone()
+    detector = student(serving, config, seed=seed)
     batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
-    short = replace(config, epochs=epochs, batch=batch, data_frac=1.0, replay_frac=0.0)
-    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed, task=task)
+    short = replace(config, epochs=epochs, batch=batch, data_frac=1.0)
+    older = replay if config.replay_frac > 0 else ()
+    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed, task=task, replay=older, teacher=serving)
     return _Trial(
         config=config,
         detector=detector,

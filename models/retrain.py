@@ -1,11 +1,20 @@
 """Our training loop: a generator that does ONE micro-batch (forward and backward) per `next`, so that it can be scheduled,
 paused or cancelled between any two.
 
-Fine-tuning of a served detector on a camera's golden labels, as Ekya's retraining (section 2.2): last layers first
-(layers_frac), a part of the sample (data_frac), older samples mixed in against forgetting (replay_frac, as in iCaRL's
-exemplars). The optimiser steps once per batch; its micro-batches accumulate gradients, and since detectors normalise their
-loss per image and freeze batch-norm statistics, the split does not change the result. AdamW, short linear warm-up, cosine
-decay, clipped gradients. Close the generator to cancel; the detector is then half trained, so train a clone.
+Fine-tuning of a served model on a camera's golden labels, as Ekya's retraining (section 2.2): last layers first (layers_frac), a part
+of the sample (data_frac). Against forgetting, after iCaRL (Rebuffi et al., CVPR 2017): older pictures mixed in (replay_frac;
+`models.exemplars` chooses which), the answers of the version it started from kept (distill), every class shown alike (balance). What
+we changed there:
+- iCaRL distils on new and old pictures alike. A camera that drifted has a teacher that is wrong about the new ones, which is why it
+  retrains: with replay, only replayed pictures distil; without any, all do (Li and Hoiem, "Learning without Forgetting");
+- pictures hold several classes: those with rare ones are drawn more often (repeat factors, after Gupta et al., "LVIS", CVPR 2019,
+  without the root), BALANCE_MAX times as often at most, and an epoch keeps its length, so that balance costs nothing that the plan
+  has not paid for;
+- iCaRL's nearest-mean classifier is not used: the head learns, and the gate decides.
+
+The optimiser steps once per batch; its micro-batches accumulate gradients, and since models normalise their loss per image and freeze
+batch-norm statistics, the split does not change the result. AdamW, short linear warm-up, cosine decay, clipped gradients. Close the
+generator to cancel; the model is then half trained, so train a copy (`student`).
 """
 
 from __future__ import annotations
@@ -21,12 +30,13 @@ from torch import nn
 from configs.errors import JobError
 from models.augment import Augmentation, augmented
 from models.detector import Detector
-from models.labelled import LabelledImage
+from models.labelled import LabelledImage, presence_of
+from models.precision import Precision, Updates, device_of, precision_of
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler.types import RetrainConfig
 
-__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "retrain"]
+__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "n_replayed", "retrain", "student"]
 
 WEIGHT_DECAY = 5e-4
 #: SGD steps relative to AdamW's, so that one `lr` in a configuration suits both kinds of detector.
@@ -35,6 +45,10 @@ WARMUP_FRAC = 0.1
 #: The learning rate ends at this part of its peak.
 END_LR_FRAC = 0.05
 MAX_GRAD_NORM = 10.0
+#: With class balance, a picture is drawn at most so many times as often as one that shows the commonest class.
+BALANCE_MAX = 4.0
+#: In half precision, updates in a row whose scaled gradients overflowed before the training counts as failed.
+MAX_SKIPPED = 8
 #: What torch says, without a type of its own, when the CPU has no memory left.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -61,6 +75,17 @@ class _Batch:
         return [self.samples[i : i + size] for i in range(0, len(self.samples), size)]
 
 
+def student(serving: Detector, config: RetrainConfig, *, seed: int = 0) -> Detector:
+    """The model that `retrain` is given: a copy of the serving one, with the added layer that config.head_neurons asks for.
+    Raises UsageError when that model cannot have one."""
+    copy = serving.clone()
+    if not config.head_neurons and not hasattr(serving, "head_neurons"):
+        return copy
+    from models.classifier import adapted  # brings torchvision, which a box of detectors may do without
+
+    return adapted(copy, config, seed=seed)
+
+
 def retrain(
     detector: Detector,
     samples: Sequence[LabelledImage],
@@ -71,18 +96,26 @@ def retrain(
     replay: Sequence[LabelledImage] = (),
     augmentation: Augmentation | None = None,
     task: Task = DETECTION,
+    teacher: Detector | None = None,
+    precision: Precision | None = None,
 ) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
-    samples: new labelled pictures; replay: older ones (may be empty); both are read one picture at a time.
+    samples: new labelled pictures; replay: older ones (may be empty); both are read one picture at a time. With config.balance their
+    classes must be known (`models.labelled.presence_of`), or every picture is read once at the first `next`.
     micro_batch: images per iteration; memory and the length of one iteration grow with it, the result does not change.
+    teacher: whose answers config.distill keeps, not changed (default: a copy of `detector` as it is at the first `next`).
+    precision: what to compute in (default: what pays on the detector's device).
     Raises JobError: 'no_data' without samples, 'nan' when the loss or a gradient is not finite, 'out_of_memory';
     ValueError for a configuration out of range.
     """
     _check(config, micro_batch)
     if not len(samples):
         raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
-    run = _Run(detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task)
+    run = _Run(
+        detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task,
+        teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers())),
+    )  # fmt: skip
     return run.steps(samples, replay)
 
 
@@ -97,7 +130,7 @@ def n_used(config: RetrainConfig, n_samples: int) -> int:
     return max(1, round(config.data_frac * n_samples))
 
 
-def _n_replayed(config: RetrainConfig, n_new: int, n_replay: int) -> int:
+def n_replayed(config: RetrainConfig, n_new: int, n_replay: int) -> int:
     """Older samples that an epoch adds, so that they make up replay_frac of it; at most those there are."""
     if not n_replay or config.replay_frac <= 0:
         return 0
@@ -106,7 +139,7 @@ def _n_replayed(config: RetrainConfig, n_new: int, n_replay: int) -> int:
 
 def _epoch_sizes(config: RetrainConfig, n_samples: int, n_replay: int) -> list[int]:
     new = n_used(config, n_samples)
-    total = new + _n_replayed(config, new, n_replay)
+    total = new + n_replayed(config, new, n_replay)
     return [min(config.batch, total - i) for i in range(0, total, config.batch)]
 
 
@@ -118,6 +151,8 @@ def _check(config: RetrainConfig, micro_batch: int) -> None:
         and 0 < config.data_frac <= 1
         and 0 <= config.replay_frac < 1
         and config.lr > 0
+        and config.head_neurons >= 0
+        and 0 <= config.distill < math.inf
         and micro_batch >= 1
     )
     if not in_range:
@@ -128,30 +163,28 @@ class _Run:
     """One retraining: the optimiser, its schedule and the random choices."""
 
     def __init__(
-        self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task
-    ) -> None:
+        self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task,
+        teacher: Detector | None, precision: Precision,
+    ) -> None:  # fmt: skip
         self._detector, self._config, self._micro_batch = detector, config, micro_batch
         self._augmentation, self._task = augmentation, task
+        self._teacher, self._precision = teacher, precision
         self._rng = np.random.default_rng(seed)
-        self._done = 0
+        self._done, self._skipped = 0, 0
 
     def steps(self, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage]) -> Generator[Step, None, None]:
         config = self._config
-        chosen = np.sort(self._rng.permutation(len(samples))[: n_used(config, len(samples))])
+        if config.distill > 0 and self._teacher is None:
+            self._teacher = self._detector.clone()
+        draw = _Draw(config, samples, replay, self._rng)
         total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch)
         n_updates = config.epochs * len(_epoch_sizes(config, len(samples), len(replay)))
         with _only_last_layers(self._detector, config.layers_frac) as parameters:
             optimiser = _optimiser(self._detector, parameters, config.lr)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda update: lr_factor(update, n_updates))
+            updates = self._precision.updates(optimiser, max_norm=MAX_GRAD_NORM)
             for epoch in range(1, config.epochs + 1):
-                yield from self._epoch(epoch, total, self._batches(chosen, len(replay)), samples, replay, optimiser, schedule)
-
-    def _batches(self, chosen: np.ndarray, n_replay: int) -> list[_Batch]:
-        """This epoch's batches: new samples and a fresh draw of older ones, shuffled together."""
-        older = self._rng.permutation(n_replay)[: _n_replayed(self._config, len(chosen), n_replay)]
-        mixed = self._rng.permutation(np.concatenate([chosen, -1 - older]).astype(np.int64))
-        size = self._config.batch
-        return [_Batch(samples=tuple(int(i) for i in mixed[k : k + size])) for k in range(0, len(mixed), size)]
+                yield from self._epoch(epoch, total, draw.batches(), samples, replay, updates, schedule)
 
     def _epoch(
         self,
@@ -160,29 +193,35 @@ class _Run:
         batches: list[_Batch],
         samples: Sequence[LabelledImage],
         replay: Sequence[LabelledImage],
-        optimiser: torch.optim.Optimizer,
+        updates: Updates,
         schedule: torch.optim.lr_scheduler.LRScheduler,
     ) -> Iterator[Step]:
         sum_loss, n_seen, n_epoch = 0.0, 0, sum(len(batch.samples) for batch in batches)
         for batch in batches:
-            for micro in batch.micro_batches(self._micro_batch):
-                loss = self._backward([_sample(i, samples, replay) for i in micro], len(batch.samples))
+            micro_batches = batch.micro_batches(self._micro_batch)
+            for number, micro in enumerate(micro_batches, start=1):
+                # Without replay every picture distils; with it, only the older ones (see the module's text).
+                distils = [not len(replay) or i < 0 for i in micro]
+                loss = self._backward(
+                    [_sample(i, samples, replay) for i in micro], distils, len(micro) / len(batch.samples), updates
+                )
                 sum_loss, n_seen = sum_loss + loss * len(micro), n_seen + len(micro)
-                if micro == batch.micro_batches(self._micro_batch)[-1]:
-                    self._update(optimiser, schedule)
+                if number == len(micro_batches):
+                    self._update(updates, schedule)
                 self._done += 1
                 epoch_loss = sum_loss / n_epoch if n_seen == n_epoch else None
                 yield Step(iteration=self._done, n_iterations=total, epoch=epoch, loss=loss, epoch_loss=epoch_loss)
 
-    def _backward(self, micro: list[LabelledImage], batch_size: int) -> float:
+    def _backward(self, micro: list[LabelledImage], distils: list[bool], batch_frac: float, updates: Updates) -> float:
         """Adds the gradients of a micro-batch, weighted by its part of the batch. Returns its mean loss per image."""
         changed = [augmented(sample, self._augmentation, self._rng) for sample in micro]
         try:
-            loss = self._task.loss(self._detector, [s.image for s in changed], [s.labels for s in changed])
+            with self._precision.forward():
+                loss = self._loss(changed, distils)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise JobError(f"the training loss became {value}", subject=self._config.name, remedy=_LOWER_LR, code="nan")
-            (loss * (len(micro) / batch_size)).backward()
+            updates.backward(loss * batch_frac)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise self._out_of_memory() from error
         except RuntimeError as error:
@@ -191,13 +230,20 @@ class _Run:
             raise
         return value
 
-    def _update(self, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
-        parameters = [p for group in optimiser.param_groups for p in group["params"]]
-        norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
-        if not math.isfinite(norm):
+    def _loss(self, micro: list[LabelledImage], distils: list[bool]) -> torch.Tensor:
+        """Mean per image: the task's loss on the labels; plus, on those that distil, config.distill times the teacher's distance."""
+        loss = self._task.loss(self._detector, [s.image for s in micro], [s.labels for s in micro])
+        old = [sample for sample, distil in zip(micro, distils, strict=True) if distil]
+        if self._teacher is None or not self._config.distill or not old:
+            return loss
+        distance = self._task.distill_loss(self._detector, [s.image for s in old], [s.labels for s in old], self._teacher)
+        return loss + distance * (self._config.distill * len(old) / len(micro))
+
+    def _update(self, updates: Updates, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
+        norm = updates.step()
+        self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
+        if self._skipped > (MAX_SKIPPED if updates.skips else 0):
             raise JobError("a gradient became infinite", subject=self._config.name, remedy=_LOWER_LR, code="nan")
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
         schedule.step()
 
     def _out_of_memory(self) -> JobError:
@@ -207,6 +253,53 @@ class _Run:
             remedy="use a smaller model or input size, or a micro-batch of 1",
             code="out_of_memory",
         )
+
+
+class _Draw:
+    """Which pictures each epoch shows. The part of the new ones that data_frac asks for is drawn once, older ones anew each epoch."""
+
+    def __init__(
+        self, config: RetrainConfig, samples: Sequence[LabelledImage], replay: Sequence[LabelledImage], rng: np.random.Generator
+    ) -> None:
+        self._config, self._rng = config, rng
+        self._older_weights = np.ones(len(replay))
+        weights = np.ones(len(samples))
+        if config.balance:
+            weights = balance_weights(presence_of(samples))
+            self._older_weights = balance_weights(presence_of(replay)) if config.replay_frac > 0 else self._older_weights
+        self._chosen = np.sort(self._some(weights, n_used(config, len(samples))))
+        self._weights = balance_weights(presence_of(samples)[self._chosen]) if config.balance else None
+
+    def batches(self) -> list[_Batch]:
+        """The next epoch's: new and older pictures, shuffled together."""
+        new = self._chosen if self._weights is None else self._chosen[repeated(self._weights, self._rng)]
+        older = self._some(self._older_weights, n_replayed(self._config, len(new), len(self._older_weights)))
+        mixed = self._rng.permutation(np.concatenate([new, -1 - older]).astype(np.int64))
+        size = self._config.batch
+        return [_Batch(samples=tuple(int(i) for i in mixed[k : k + size])) for k in range(0, len(mixed), size)]
+
+    def _some(self, weights: np.ndarray, n: int) -> np.ndarray:
+        """n different indices, heavier ones rather than lighter ones (Efraimidis and Spirakis 2006: the largest u ** (1 / w))."""
+        if not self._config.balance:
+            return self._rng.permutation(len(weights))[:n]
+        keys = np.log(self._rng.random(len(weights))) / weights
+        return np.argsort(-keys, kind="stable")[:n]
+
+
+def balance_weights(presence: np.ndarray) -> np.ndarray:
+    """How often each picture is to be drawn, relative to one that shows only the commonest class or nothing: n_max / n_c of the rarest
+    class c that it shows, at most BALANCE_MAX. n_c: pictures that show c. presence: bool (N, C); answer: (N,), 1 to BALANCE_MAX."""
+    count = presence.sum(axis=0)
+    factor = np.minimum(count.max(initial=0) / np.maximum(count, 1), BALANCE_MAX)
+    return np.where(presence, np.maximum(factor, 1.0), 1.0).max(axis=1, initial=1.0)
+
+
+def repeated(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """As many indices as there are weights, each as often as its part of their sum says, rounded up or down (systematic sampling: one
+    random number shifts all). Rising."""
+    n = len(weights)
+    ends = np.cumsum(weights) * (n / weights.sum())
+    return np.minimum(np.searchsorted(ends, np.arange(n) + rng.random(), side="right"), n - 1)
 
 
 _LOWER_LR = "the camera keeps its model; lower the learning rate of this configuration"

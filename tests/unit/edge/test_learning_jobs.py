@@ -90,7 +90,7 @@ def test_retraining_makes_a_better_copy_and_leaves_the_serving_model_alone() -> 
     assert serving.skill == pytest.approx(0.4)
     assert better.skill > 0.5
     assert [r.epoch for r in heard] == [1, 2, 3]
-    assert count == 3 * 12, "one picture an iteration"
+    assert count == 12 + 3 * 12, "one picture an iteration: labels are looked at first"
 
 
 @pytest.mark.parametrize(("epochs", "measured"), [(3, {}), (5, {}), (6, {3}), (9, {4})])

@@ -1,0 +1,120 @@
+"""Mixed precision, where it pays: half-precision arithmetic in the forward pass, weights and optimiser in float32.
+
+On CUDA, bfloat16 where the GPU has it (it keeps float32's range, so gradients need no scaling), else float16 with a gradient scaler that
+steps over updates whose scaled gradients overflow. On a CPU float32, unless a measurement when the box starts finds bfloat16 clearly
+faster (`measure_cpu`): most CPUs emulate it and lose. What an accelerator does with it is not verified here: no GPU was at hand.
+
+float32 is the only precision in which two runs give the same bits; `evaluate` and the tests use it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+#: bfloat16 must be so many times as fast as float32 on a CPU to be worth its rounding.
+CPU_GAIN_MIN = 1.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """device: 'cpu' or 'cuda'; dtype: of the forward pass."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Around a forward pass and its loss. A backward pass stays outside."""
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device, dtype=self.dtype)
+
+    def updates(self, optimiser: torch.optim.Optimizer, *, max_norm: float) -> Updates:
+        """What one training does its backward passes and steps with."""
+        scaler = torch.amp.GradScaler(self.device) if self.dtype is torch.float16 else None
+        return Updates(optimiser, max_norm=max_norm, scaler=scaler)
+
+
+class Updates:
+    """Backward passes and clipped steps of one training, with a gradient scaler or without one (None)."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, *, max_norm: float, scaler: Any | None) -> None:
+        self._optimiser, self._max_norm, self._scaler = optimiser, max_norm, scaler
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def step(self) -> float:
+        """One clipped update, gradients zeroed afterwards. Returns the norm that they had: when it is not finite nothing was changed
+        (a scaler then lowers its scale, and the next update may work)."""
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimiser)
+        norm = float(nn.utils.clip_grad_norm_(self._parameters(), self._max_norm))
+        if self._scaler is not None:
+            self._scaler.step(self._optimiser)  # leaves the weights alone when it found infinities
+            self._scaler.update()
+        elif torch.isfinite(torch.tensor(norm)):
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        return norm
+
+    @property
+    def skips(self) -> bool:
+        """Whether an update that overflowed is no failure yet."""
+        return self._scaler is not None
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for group in self._optimiser.param_groups for p in group["params"]]
+
+
+FLOAT32 = Precision()
+_on_cpu = FLOAT32
+
+
+def precision_of(device: torch.device | str) -> Precision:
+    """What to train in on that device."""
+    kind = torch.device(device).type
+    if kind != "cuda":
+        return _on_cpu if kind == "cpu" else FLOAT32
+    return Precision(device="cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+
+
+def device_of(layers: Sequence[nn.Module]) -> torch.device:
+    """Where the first parameter of the layers lies; the CPU when there is none."""
+    return next((p.device for layer in layers for p in layer.parameters()), torch.device("cpu"))
+
+
+def measure_cpu(seconds_of: Callable[[torch.dtype], float] | None = None) -> Precision:
+    """Times a small network's training step in both precisions and decides for this process what CPUs train in from now on.
+    seconds_of: seconds per step in a dtype (for tests)."""
+    global _on_cpu
+    measure = seconds_of or _step_s
+    faster = measure(torch.float32) >= CPU_GAIN_MIN * measure(torch.bfloat16)
+    _on_cpu = Precision(dtype=torch.bfloat16) if faster else FLOAT32
+    return _on_cpu
+
+
+def _step_s(dtype: torch.dtype, *, repeats: int = 3) -> float:
+    """CPU seconds of one forward and backward pass of a few convolutions, the fastest of `repeats`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(4)))
+        x = torch.randn(1, 32, 48, 48)
+    how, times = Precision(dtype=dtype), []
+    for _ in range(repeats + 1):
+        started_s = time.thread_time()
+        with how.forward():
+            loss = net(x).float().square().mean()
+        loss.backward()
+        times.append(time.thread_time() - started_s)
+    return min(times[1:])
