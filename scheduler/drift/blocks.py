@@ -5,8 +5,8 @@ blocks of neighbouring frames and whole blocks change sides (Künsch 1989 for bl
 frames of a block share stays together. What we changed, and why:
 - Each look is centred on its own mean before its blocks are dealt, so that a drift does not raise its own threshold. A dozen
   blocks then look calmer than they are; Student's t has the correction.
-- What still reaches from block to block is measured - first-order autocorrelation of the frames and of the block means - and widens
-  the threshold too (`margin`). The textbooks take longer blocks, which a look of two dozen frames does not have.
+- What still reaches from block to block is measured as first-order autocorrelation of the frames, and widens the threshold too
+  (`margin`). The textbooks take longer blocks, which a look of two dozen frames does not have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from math import comb
 import numpy as np
 from scipy import stats
 
-#: A threshold is widened no more than this.
-MAX_MARGIN = 6.0
+#: A threshold is widened no more than this: no still scene of ours was further from itself than 2.6 unwidened thresholds
+#: (docs/drift.md), and a look whose frames are all alike must not become blind.
+MAX_MARGIN = 3.0
 #: Autocorrelation that an estimate may reach: at 1 the mean of a look would mean nothing.
 _MAX_PHI = 0.95
 
@@ -61,12 +62,10 @@ class Halves:
         return np.concatenate([look - look.mean(axis=0) for look in looks])
 
     def margin(self, values: np.ndarray, alpha: float) -> float:
-        """By how much two looks at an unchanged scene may differ more than deals of their centred blocks (at least 1).
-        values: (frames, features), whose autocorrelation counts: of the frames, or of the block means where slower changes show."""
-        per_block = (self.n_reference + self.n_current) / (2 * self.blocks)
-        looks = (values[: self.n_reference], values[self.n_reference :])
-        means = [np.stack([part.mean(axis=0) for part in np.array_split(look, self.blocks)]) for look in looks]
-        beyond = max(_beyond_deals(_phi(looks), per_block, self.blocks), _beyond_deals(_phi(means), 1.0, self.blocks))
+        """By how much two looks at an unchanged scene may differ more than deals of their centred blocks, from 1 to MAX_MARGIN.
+        values: (frames, features), whose autocorrelation counts."""
+        phi = _phi((values[: self.n_reference], values[self.n_reference :]))
+        beyond = _beyond_deals(phi, (self.n_reference + self.n_current) / (2 * self.blocks), self.blocks)
         few = stats.t.ppf(1 - alpha / 2, 2 * (self.blocks - 1)) / stats.norm.ppf(1 - alpha / 2)
         return float(min(MAX_MARGIN, beyond * few))
 
@@ -106,7 +105,7 @@ def _deals(blocks: int, splits: int) -> np.ndarray:
     return dealt
 
 
-def _phi(looks: tuple[np.ndarray, ...] | list[np.ndarray]) -> float:
+def _phi(looks: tuple[np.ndarray, ...]) -> float:
     """First-order autocorrelation of vectors within looks, pooled over features, 0-0.95, without its small-sample bias
     -(1 + 3 phi) / n (Kendall 1954)."""
     centred = [look - look.mean(axis=0) for look in looks]
