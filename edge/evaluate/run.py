@@ -17,7 +17,7 @@ from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import BoxStarted, CameraAdded, Event, ProfileDone
 from scheduler.registry import needs
 from scheduler.sim.driver import VirtualDriver
-from scheduler.types import KnobProfile, RetrainConfig, RetrainOption, WindowOutcome
+from scheduler.types import Drift, KnobProfile, RetrainConfig, RetrainOption, WindowOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class PolicyResult:
                 for t in self.record.trainings
             ],
             "gates": [{k: round(v, 4) if isinstance(v, float) else v for k, v in gate.items()} for gate in self.record.gates],
+            "swaps": self.record.swaps,
+            "probes": self.record.probes,
             "plans": self.plans,
             "windows": [_outcome(outcome) for outcome in self.record.outcomes],
         }  # fmt: skip
@@ -66,9 +68,20 @@ def _outcome(outcome: WindowOutcome) -> dict[str, Any]:
             s.id: {
                 "start": _rounded(s.start_quality), "predicted": _rounded(s.predicted_quality),
                 "realised": _rounded(s.realised_quality), "retrained": s.retrained, "admitted": s.admitted, "note": s.note,
+                "reused": s.reused and s.reused[:12], "drift": _drift(s.drift),
             }
             for s in outcome.streams
         },
+    }  # fmt: skip
+
+
+def _drift(drift: Drift | None) -> dict[str, Any] | None:
+    """What the looks said, None when nobody looked or there was nothing to compare with."""
+    if drift is None:
+        return None
+    return {
+        "drifted": drift.drifted, "magnitude": round(drift.magnitude, 4), "note": drift.note,
+        "tests": {t.name: [round(t.statistic, 4), round(t.threshold, 4)] for t in drift.tests},
     }  # fmt: skip
 
 
@@ -99,7 +112,14 @@ def run_policy(
 
 def _cameras(studio: Studio, knobs: dict[str, tuple[KnobProfile, ...]]) -> list[Event]:
     return [
-        CameraAdded(at_s=0.0, stream=s, knobs=knobs[s], version=studio.base_version, quality=studio.first_quality(s))
+        CameraAdded(
+            at_s=0.0,
+            stream=s,
+            knobs=knobs[s],
+            version=studio.base_version,
+            quality=studio.first_quality(s),
+            arch=studio.detector(studio.base_version).spec.arch,
+        )
         for s in sorted(studio.footage)
     ]
 
@@ -154,7 +174,8 @@ def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, An
             "windows": options.windows, "window_s": options.window_s, "gpus": options.gpus, "fps": options.fps,
             "gpu_speed": options.gpu_speed, "label_frames": options.candidates, "judged_frames": options.judged,
             "seed": options.seed, "iou_min": options.scoring.iou_min, "score_min": options.scoring.score_min,
-            "golden_score_min": options.scoring.golden_score_min,
+            "golden_score_min": options.scoring.golden_score_min, "drift": options.engine.drift,
+            "reuse": options.engine.reuse, "group": options.engine.group,
         },
         "full_rate_pct": round(studio.full_pct * len(studio.footage), 1),
         "knobs": {s: {k.name: k.quality_frac for k in studio.knobs(s)} for s in sorted(studio.footage)},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from configs.errors import JobError, StreamError, StreamErrorCode
 from edge import jobs
@@ -18,7 +19,8 @@ from models.detector import Detector
 from models.evaluate import match_counts
 from models.golden import PLAIN, Labelling
 from models.labelled import LabelledImage
-from models.tasks.base import Picture
+from models.tasks.base import Picture, Task
+from models.tasks.detection import DETECTION
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
 
@@ -54,6 +56,7 @@ class EvaluateOptions:
     engine: EngineConfig = field(default_factory=EngineConfig)
     scoring: jobs.Scoring = field(default_factory=default_scoring)
     labelling: Labelling = PLAIN
+    task: Task = DETECTION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,7 @@ class Work:
 
     golden: int = 0
     predictions: int = 0
+    embeddings: int = 0
     trials: int = 0
     trainings: int = 0
 
@@ -220,6 +224,16 @@ class Studio:
             self.memo.keep_detections(key, found)
         return found
 
+    def embedding(self, stream: str, version: str, index: int) -> np.ndarray:
+        """float32 (D,): a version's features of a frame (`Detector.embed`): from the memo, or the model."""
+        key = key_of("embed", version, self.digest(stream, index))
+        found = self.memo.json(key)
+        if found is None:
+            self.done.embeddings += 1
+            found = self.detector(version).embed([self.image(stream, index)])[0].tolist()
+            self.memo.keep_json(key, found)
+        return np.array(found, np.float32)
+
     def window_f1(self, stream: str, window: int, version: str) -> float:
         """F1 of one version over a window's evaluation frames, every frame analysed."""
         return self._f1(stream, version, [i for _, i in self.judged(stream, window)], stride=1)
@@ -254,6 +268,10 @@ class Studio:
 
     def detector(self, version: str) -> Detector:
         return self._detectors[version]
+
+    def has(self, version: str) -> bool:
+        """Has this version been made in this run?"""
+        return version in self._detectors
 
     def train(self, version: str, make: Callable[[], Detector]) -> str | None:
         """Makes `version` exist: from this run, from the memo, or by `make`. The JobError's text when the training failed."""
@@ -333,8 +351,8 @@ class StudioSamples:
 
 
 class FromMemo:
-    """A detector as the labelling and gate jobs see it, answered from the studio's memory of one stream: the golden model (version
-    None) or a served one. It only predicts."""
+    """A detector as jobs see it that train nothing, answered from the studio's memory of one stream: the golden model (version None)
+    or a served one."""
 
     def __init__(self, studio: Studio, stream: str, version: str | None = None) -> None:
         self.spec = studio.golden.spec if version is None else studio.detector(version).spec
@@ -342,6 +360,19 @@ class FromMemo:
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
         return [self._seen(image).above(score_min) for image in images]
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack([self._features(image) for image in images])
+
+    def _features(self, image: np.ndarray) -> np.ndarray:
+        index = self._studio.index_of(self._stream, image)
+        assert self._version is not None, "nobody looks through the golden model"
+        if index is None:
+            return self._studio.detector(self._version).embed([image])[0]
+        return self._studio.embedding(self._stream, self._version, index)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return (self._studio.golden if self._version is None else self._studio.detector(self._version)).state()
 
     def _seen(self, image: np.ndarray) -> Detections:
         index = self._studio.index_of(self._stream, image)

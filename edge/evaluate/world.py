@@ -22,12 +22,26 @@ from scheduler.commands import (
     SetShares,
     StartGate,
     StartLabelling,
+    StartLook,
+    StartProbe,
     StartProfiling,
     StartRetraining,
     SwapModel,
 )
+from scheduler.drift import signature
 from scheduler.ekya.microprofile import families
-from scheduler.events import EpochDone, Event, GateDone, JobFailed, LabelDone, ProfileDone, RetrainDone, SwapDone
+from scheduler.events import (
+    EpochDone,
+    Event,
+    GateDone,
+    JobFailed,
+    LabelDone,
+    LookDone,
+    ProbeDone,
+    ProfileDone,
+    RetrainDone,
+    SwapDone,
+)
 from scheduler.sim.driver import Work
 from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, WindowOutcome
 
@@ -56,13 +70,16 @@ class Training:
 
 @dataclass(kw_only=True)
 class Record:
-    """What happened in one run, for the answer and the trace. labelled: (stream, window) -> F1 of the serving model on the labels
-    made for the window; opened_with: (stream, window) -> version that served when the window opened."""
+    """What happened in one run, for the answer and the trace. admitted: retrained models that were; swaps: of earlier versions that
+    serve again (cause `reuse` or `rollback`); probes: what was measured for that, beside the truth. labelled: (stream, window) -> F1
+    of the serving model on the labels made for the window; opened_with: (stream, window) -> version that served when it opened."""
 
     retrainings: int = 0
     admitted: int = 0
     trainings: list[Training] = field(default_factory=list)
     gates: list[dict[str, Any]] = field(default_factory=list)
+    swaps: list[dict[str, Any]] = field(default_factory=list)
+    probes: list[dict[str, Any]] = field(default_factory=list)
     outcomes: list[WindowOutcome] = field(default_factory=list)
     labelled: dict[tuple[str, int], float] = field(default_factory=dict)
     opened_with: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -86,8 +103,12 @@ class EvaluateWorld:
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
     def start(self, command: Command, at_s: float) -> Work:
+        if isinstance(command, StartLook):
+            return self._look(command)
         if isinstance(command, StartLabelling):
             return self._labelling(command)
+        if isinstance(command, StartProbe):
+            return self._probe(command)
         if isinstance(command, StartProfiling):
             return self._profiling(command)
         if isinstance(command, StartRetraining):
@@ -97,8 +118,15 @@ class EvaluateWorld:
         raise TypeError(type(command).__name__)
 
     def swap(self, command: SwapModel, at_s: float) -> Event:
+        before = self._now[command.stream].version
         self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, version=command.version))
-        self.record.admitted += 1
+        if command.cause in ("reuse", "rollback"):
+            self.record.swaps.append(
+                {"at_s": round(at_s, 3), "stream": command.stream, "window": int(at_s // self._options.window_s),
+                 "cause": command.cause, "from": before[:12], "to": command.version[:12]}
+            )  # fmt: skip
+        else:
+            self.record.admitted += 1
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
     def observe(self, command: Command, at_s: float) -> None:
@@ -118,6 +146,62 @@ class EvaluateWorld:
         self.timeline[stream].append(stretch)
 
     # --- jobs: cost now, work when virtual time has come --------------------------------------------------------------
+
+    def _look(self, command: StartLook) -> Work:
+        """An inference and an embedding of each frame; the backbone is most of both."""
+        self.samples.now_s = (command.window + 1) * self._options.window_s
+        frames = min(command.frames, len(self.samples.sampled(command.stream, command.window)))
+        cost = 2 * frames * self._studio.costs.infer_gpu_s
+
+        def finish(at_s: float) -> Event:
+            self.samples.now_s = at_s
+            look = jobs.run_at_once(
+                jobs.look_steps(
+                    self.samples, self._options.task, self._remembered(command.stream, command.version),
+                    stream=command.stream, window=command.window, frames=command.frames, version=command.version,
+                    score_min=self._options.scoring.score_min,
+                )
+            )  # fmt: skip
+            return LookDone(at_s=at_s, job=command.job, stream=command.stream, look=look, signature=signature(look), gpu_s=cost)
+
+        return Work(gpu_s=cost, finish=finish)
+
+    def _probe(self, command: StartProbe) -> Work:
+        refs = jobs.probe_refs(self.samples, command.stream, command.window)
+        cost = (1 + len(command.candidates)) * len(refs) * self._studio.costs.infer_gpu_s
+
+        def finish(at_s: float) -> Event:
+            self.samples.now_s = at_s
+            candidates = ((v, self._remembered(command.stream, v)) for v in command.candidates if self._studio.has(v))
+            result = jobs.run_at_once(
+                jobs.probe_steps(
+                    self.samples, self._remembered(command.stream, command.version), candidates, stream=command.stream,
+                    window=command.window, scoring=self._options.scoring, task=self._options.task,
+                )
+            )  # fmt: skip
+            self.record.probes.append(self._probed(command, result, at_s))
+            return ProbeDone(
+                at_s=at_s, job=command.job, stream=command.stream, serving_quality=result.serving_quality,
+                found=result.found, frames=result.frames, gpu_s=cost,
+            )  # fmt: skip
+
+        return Work(gpu_s=cost, finish=finish)
+
+    def _probed(self, command: StartProbe, result: jobs.ProbeResult, at_s: float) -> dict[str, Any]:
+        """A probe for the answer: what it said, and what the versions are really worth in the window that it decided about."""
+        window = command.window + 1
+        return {
+            "at_s": round(at_s, 3), "stream": command.stream, "window": window, "frames": result.frames,
+            "serving": command.version[:12], "serving_f1": result.serving_quality,
+            "serving_true_f1": self._studio.window_f1(command.stream, window, command.version),
+            "found": [
+                {
+                    "version": found.version[:12], "f1": found.quality, "gain_sd": found.gain_sd,
+                    "true_f1": self._studio.window_f1(command.stream, window, found.version),
+                }
+                for found in result.found
+            ],
+        }  # fmt: skip
 
     def _labelling(self, command: StartLabelling) -> Work:
         costs = self._studio.costs
@@ -190,7 +274,8 @@ class EvaluateWorld:
     def _retraining(self, command: StartRetraining) -> Work:
         self.record.retrainings += 1
         costs, config = self._studio.costs, command.config
-        n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
+        cameras = command.members or (command.stream,)
+        n_train = sum(len(self.samples.labelled(camera, [command.window], "train")) for camera in cameras)
         per_epoch = costs.epoch_gpu_s(config, max(1, round(n_train * config.data_frac)))
         total = costs.init_gpu_s + config.epochs * per_epoch
         version = self._version(command)
@@ -212,17 +297,21 @@ class EvaluateWorld:
                     version=version, quality=quality,
                 )
             )  # fmt: skip
-            return RetrainDone(at_s=at_s, job=command.job, stream=command.stream, candidate=version, gpu_s=total)
+            return RetrainDone(
+                at_s=at_s, job=command.job, stream=command.stream, candidate=version, gpu_s=total,
+                candidates=tuple((member, version) for member in command.members),
+            )  # fmt: skip
 
         milestones = tuple((costs.init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
         return Work(gpu_s=total, finish=finish, milestones=milestones)
 
     def _version(self, command: StartRetraining) -> str:
         """What the trained model will be: the same parent, data, configuration and seed make the same model."""
-        data = [self.samples.key(command.stream, [command.window], "train")]
+        cameras = command.members or (command.stream,)
+        data = [self.samples.key(camera, [command.window], "train") for camera in cameras]
         if command.config.replay_frac > 0:
-            earlier = range(max(0, command.window - self._options.replay_windows), command.window)
-            data.append(self.samples.key(command.stream, list(earlier), "train"))
+            earlier = list(range(max(0, command.window - self._options.replay_windows), command.window))
+            data += [self.samples.key(camera, earlier, "train") for camera in cameras]
         return key_of("train", command.version, data, command.config, self._options.seed)
 
     def _train(self, command: StartRetraining, version: str) -> Detector:
@@ -231,7 +320,7 @@ class EvaluateWorld:
             jobs.retrain_steps(
                 self.samples, self._studio.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=self._options.replay_windows, config=command.config,
-                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None,
+                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None, members=command.members,
             )
         )  # fmt: skip
 
@@ -256,7 +345,7 @@ class EvaluateWorld:
                 {
                     "at_s": round(done_s, 3), "stream": command.stream, "window": command.window,
                     "candidate": command.candidate[:12], "frames": result.frames, "serving_f1": result.serving_quality,
-                    "candidate_f1": result.candidate_quality,
+                    "candidate_f1": result.candidate_quality, "gain_sd": result.gain_sd,
                     "serving_true_f1": self._studio.window_f1(command.stream, command.window, command.version),
                     "candidate_true_f1": self._studio.window_f1(command.stream, command.window, command.candidate),
                 }

@@ -18,6 +18,8 @@ from scheduler.commands import (
     SetTimer,
     StartGate,
     StartLabelling,
+    StartLook,
+    StartProbe,
     StartProfiling,
     StartRetraining,
     SwapModel,
@@ -28,9 +30,10 @@ from scheduler.events import Event, TimerFired
 
 #: Commands that start a job -> kind of job.
 KINDS: dict[type[Command], str] = {
-    StartLabelling: "label", StartProfiling: "profile", StartRetraining: "train", StartGate: "gate"
+    StartLook: "look", StartLabelling: "label", StartProbe: "probe", StartProfiling: "profile", StartRetraining: "train",
+    StartGate: "gate",
 }  # fmt: skip
-START_COMMANDS = (StartLabelling, StartProfiling, StartRetraining, StartGate)
+START_COMMANDS = (StartLook, StartLabelling, StartProbe, StartProfiling, StartRetraining, StartGate)
 Answer = Callable[[float], Event]
 
 

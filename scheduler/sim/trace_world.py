@@ -106,6 +106,7 @@ def engine_config(trace: Trace, config: EngineConfig) -> EngineConfig:
         config, window_s=trace.window_s, first_window_s=trace.window_s, golden_gpu_s=trace.golden_gpu_s, retrain=configs,
         label_frames=labels or config.label_frames, families=tuple(families.items()),
         reference=tuple(RetrainOption(name=n, end_quality=0.0, cost_gpu_s=c) for n, c in costs.items()),
+        drift=False, reuse=False, group=False,  # a trace holds neither pictures nor what earlier models would do
     )  # fmt: skip
 
 
