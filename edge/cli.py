@@ -245,7 +245,7 @@ def evaluate(
         task = progress.task("policies", total=100)
         answer = evaluate_command(
             videos=videos or (), scenario=scenario, footage_dir=footage, edge=edge, golden=golden, policies=policy, options=options,
-            retrain=retrain_configs(loaded) if config is not None else RETRAIN, costs=costs, cache=cache,
+            retrain=retrain_configs(loaded, edge) if config is not None else RETRAIN, costs=costs, cache=cache,
             trace=trace, plot=plot, log=progress.note, progress=lambda what, done_frac: task.set(round(100 * done_frac)),
         )  # fmt: skip
     if json:

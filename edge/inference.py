@@ -26,6 +26,8 @@ from streams.source import Camera
 
 #: Frames over which rate and cost are averaged.
 HISTORY = 64
+#: A share planned for the typical frame would fall behind when much moves: so many of the frames cost no more than is planned for.
+BUSY_QUANTILE = 0.9
 #: Longest sleep between two looks at the knobs, and shortest.
 LOOK_S, LEAST_S = 0.25, 0.005
 #: Rest after a prediction that threw: a broken model must not burn the share.
@@ -189,10 +191,12 @@ class InferenceWorker:
         return 1.0 / interval_s if interval_s > 0 else 0.0
 
     def cost_s(self) -> float | None:
-        """Median CPU seconds of a prediction, None before the first frames."""
+        """CPU seconds of a prediction, None before the first frames: the median, or what a task's busier frames need
+        (`BUSY_QUANTILE`) where a frame's work follows its content."""
         with self._lock:
             costs = sorted(self._costs_s)
-        return costs[len(costs) // 2] if len(costs) >= 5 else None
+        quantile = BUSY_QUANTILE if self.task.wants_regions else 0.5
+        return costs[int(len(costs) * quantile)] if len(costs) >= 5 else None
 
     def _usual_interval_s(self) -> float:
         times = list(self._times_s)[-16:]

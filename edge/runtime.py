@@ -43,7 +43,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine
-from scheduler.types import EpochReport, KnobProfile, Observation, WindowOutcome
+from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
@@ -54,6 +54,8 @@ TICK_S = 0.5
 FOLLOW_S = 0.1
 #: How far the measured cost of inference may be from the profile before the profile is replaced.
 COST_TOLERANCE_FRAC = 0.3
+#: Where hardly anything is computed, a part of it is nothing: smaller changes of the demand are not told.
+COST_TOLERANCE_PCT = 0.2
 #: Share kept on top of the measured demand, so that an average share carries an uneven load.
 DEMAND_HEADROOM = 1.15
 #: Every how-many-th frame the offered knobs analyse and what that leaves of the quality: camera c1 of Ekya's measured table
@@ -79,7 +81,8 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 
 @dataclass(kw_only=True)
 class Watched:
-    """A camera that runs: where its frames come from and who analyses them."""
+    """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
+    box's configuration says."""
 
     camera: Camera
     worker: InferenceWorker
@@ -90,6 +93,7 @@ class Watched:
     knobs: tuple[KnobProfile, ...]
     profiled_cost_s: float
     task: Task = DETECTION
+    retrain: tuple[RetrainConfig, ...] = ()
     live: bool = True
 
 
@@ -102,6 +106,11 @@ class Job:
     lane: Lane
     thread: threading.Thread
     done_frac: float | None = None
+
+
+def _differs(cost_s: float, profiled_s: float, fps: float) -> bool:
+    """Whether a measured cost of a frame is worth telling the planner, who believes in `profiled_s`."""
+    return abs(cost_s - profiled_s) > max(COST_TOLERANCE_FRAC * profiled_s, COST_TOLERANCE_PCT / (100 * max(fps, 1e-3)))
 
 
 def trained_form(detector: Detector, camera_id: str) -> Detector:
@@ -220,6 +229,8 @@ class BoxRuntime:
                 observations=self._observations().get(camera_id, ()),
                 cached=self.parts.shelf.cached(camera_id),
                 replaced=self.parts.shelf.replaced(camera_id),
+                retrain=entry.retrain,
+                arch=f"{entry.task.name}/{entry.arch}",
             )  # fmt: skip
         )
 
@@ -342,7 +353,7 @@ class BoxRuntime:
             self._follow_choice(camera_id, entry)
         entry.worker.let_go(after_s=KEPT_WARM_S)
         cost_s = entry.worker.cost_s()
-        if cost_s and abs(cost_s / entry.profiled_cost_s - 1) > COST_TOLERANCE_FRAC:
+        if cost_s and _differs(cost_s, entry.profiled_cost_s, entry.fps):
             entry.profiled_cost_s = cost_s
             entry.knobs = knob_profiles(entry.fps, cost_s)
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))

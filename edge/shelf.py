@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
@@ -62,13 +62,13 @@ class Shelf:
         self._retention = retention or Retention()
         self._lock = threading.Lock()
 
-    def ensure(self, camera: str, model: str) -> ModelVersion:
-        """The camera's serving version; its first one is made from `model` (a zoo name or weights path) when it has none, or when
-        the configuration now names another architecture."""
+    def ensure(self, camera: str, model: str, load: Callable[[str], Detector] = load_detector) -> ModelVersion:
+        """The camera's serving version; its first one is made from `model` (a zoo name or weights path) by `load`, that of the
+        camera's task, when it has none, or when the configuration now names another architecture."""
         serving = self._store.serving(camera).get(camera)
         if serving is not None and self._same_arch(serving, model):
             return serving
-        detector = load_detector(model)
+        detector = load(model)
         version = self._keep(camera, parent=None, detector=detector, made=None)
         self._store.serve(version.id, at_utc=self._clock.utc_s(), reason=f"first model, from {model}")
         return version

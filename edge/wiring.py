@@ -9,11 +9,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import parse_qs
 
 import numpy as np
 import torch
 
+from configs.catalog import retrain_of
 from configs.errors import ConfigError
 from configs.schema import BoxConfig, CameraEntry
 from edge.box_status import RuntimeStatus
@@ -22,6 +24,7 @@ from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring
 from edge.journal import Journal
+from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
@@ -31,7 +34,9 @@ from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
 from models.golden import Labelling, class_table
-from models.zoo import load_detector
+from models.tasks.base import Picture, Task
+from models.tasks.detection import DETECTION
+from models.tasks.registry import task_of
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.types import RetrainConfig
 from streams.camera import open_camera
@@ -47,6 +52,8 @@ log = logging.getLogger("driftbox")
 JOB_MAX_PCT = 90.0
 #: Earlier windows whose labels a retraining may replay.
 REPLAY_WINDOWS = 5
+#: Regions of the picture on which a classifier's cost is guessed.
+PLAIN_REGIONS = 4
 
 
 @dataclass(kw_only=True)
@@ -83,8 +90,9 @@ def speed_of(capacity_pct: int) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), (100.0, 1.0), (float(capacity_pct), 1.0)) if capacity_pct > 100 else ()
 
 
-def retrain_configs(config: BoxConfig) -> tuple[RetrainConfig, ...]:
-    return tuple(RetrainConfig(**entry.model_dump()) for entry in config.models.retrain)
+def retrain_configs(config: BoxConfig, model: str | None = None) -> tuple[RetrainConfig, ...]:
+    """How a model may be retrained (`configs.catalog`); None: the cameras' usual one."""
+    return tuple(RetrainConfig(**entry.model_dump()) for entry in retrain_of(config.models, model or config.models.edge))
 
 
 def scoring_of(config: BoxConfig) -> Scoring:
@@ -117,7 +125,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
             say(f"recovered: {note}")
-        golden = load_detector(config.models.golden)
+        goldens = load_goldens(config)
         addresses = stack.enter_context(rendered_server(config))
         backend = LaneBackend(
             capacity_pct=config.gpus.capacity_pct, clock=clock,
@@ -130,7 +138,9 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         journal = Journal(folder.events_dir, max_bytes=config.storage.journal_mib * 2**20)
         stack.callback(journal.close)
         labelling = labelling_of(config)
-        engine = BoxEngine(engine_config(config, cost_s(golden, clock) * labelling.views))
+        label_s = max(cost_s(partial(label_once, name, golden), clock) for name, golden in goldens.items())
+        engine = BoxEngine(engine_config(config, label_s * labelling.views))
+        tasks = {entry.id: entry.task for entry in config.active_cameras}
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -140,7 +150,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shelf=shelf,
                 samples=FileSamples(samples),
                 sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock, require_room=require_room),
-                golden_of=lambda camera_id: golden,
+                golden_of=lambda camera_id: goldens[tasks[camera_id]],
                 clock=clock,
                 scoring=scoring_of(config),
                 labelling=labelling,
@@ -162,30 +172,54 @@ def next_window(store: Store, samples: SampleStore) -> int:
 def watch(entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime) -> Watched:
     """A camera with its inference worker, not started."""
     parts = runtime.parts
-    arch = entry.edge or config.models.edge
-    version = parts.shelf.ensure(entry.id, arch)
+    task = task_of(entry.task)
+    arch = entry.edge or config.models.for_task(entry.task).edge
+    version = parts.shelf.ensure(entry.id, arch, task.load)
     detector = parts.shelf.detector(version.id)
     camera = open_camera(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
         masks=masks_from(entry.masks), loop=entry.loop, seed=sum(entry.id.encode()),
     )  # fmt: skip
     lane = parts.backend.open_lane(infer_job(entry.id))
-    worker = InferenceWorker(camera, lane, detector, version.id, clock=parts.clock, score_min=config.models.edge_score_min)
-    seconds = cost_s(detector, parts.clock)
+    score_min = config.models.edge_score_min
+    worker = InferenceWorker(camera, lane, detector, version.id, clock=parts.clock, score_min=score_min, task=task)
+    picture = plain_picture(task)
+    seconds = cost_s(lambda: task.predict(detector, [picture], score_min=score_min), parts.clock)
     fps = entry.fps or 5.0
     return Watched(
         camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch,
-        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds,
+        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task, retrain=retrain_configs(config, arch),
     )  # fmt: skip
 
 
-def cost_s(detector: Detector, clock: Clock) -> float:
-    """CPU seconds of one prediction on a plain picture: good enough to begin with, replaced by measurement while running."""
-    image = np.full((360, 640, 3), 127, np.uint8)
+def load_goldens(config: BoxConfig) -> dict[str, Detector]:
+    """The golden model of every task that a camera has (of detection, when there is no camera yet). Tasks that are labelled by the
+    same detector share it."""
+    loaded: dict[str, Detector] = {}
+    for name in sorted({entry.task for entry in config.active_cameras}) or [DETECTION.name]:
+        golden = task_of(name).load_golden(config.models.for_task(name).golden)
+        same = (known for known in loaded.values() if known.spec == golden.spec)
+        loaded[name] = next(same, golden)
+    return loaded
+
+
+def plain_picture(task: Task) -> Picture:
+    """A grey picture, in which as much moves as in a quiet street where the task asks for that."""
+    regions = np.array([[140 * i + 20, 150, 140 * i + 100, 210] for i in range(PLAIN_REGIONS)], np.float32)
+    return Picture(image=np.full((360, 640, 3), 127, np.uint8), regions=regions if task.wants_regions else None)
+
+
+def label_once(task_name: str, golden: Detector) -> None:
+    task = task_of(task_name)
+    task.labels(golden, [plain_picture(task)], score_min=0.5)
+
+
+def cost_s(work: Callable[[], object], clock: Clock) -> float:
+    """CPU seconds of a piece of work on a plain picture: good enough to begin with, replaced by measurement while running."""
     costs = []
     for _ in range(4):
         started_s = clock.thread_cpu_s()
-        detector.predict([image])
+        work()
         costs.append(clock.thread_cpu_s() - started_s)
     return max(1e-4, min(costs[1:]))
 
@@ -247,7 +281,8 @@ def run_box(config: BoxConfig, *, demo: bool = False, say: Callable[[str], None]
         if config.web.enabled:
             from edge.web.serve import WebServer
 
-            server = stack.enter_context(WebServer(status, host=config.web.host, port=config.web.port))
+            labels = FolderLabels(box.folder.root, holdout_frac=config.window.holdout_frac)
+            server = stack.enter_context(WebServer(status, host=config.web.host, port=config.web.port, labels=labels))
             say(f"status page: {server.url}")
         if config.telemetry.mqtt.enabled:
             from edge.telemetry.publisher import start_telemetry

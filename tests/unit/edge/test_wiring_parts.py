@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.errors import ConfigError, DriftboxError
@@ -106,7 +107,7 @@ def test_a_new_window_begins_after_every_window_and_every_sample(tmp_path: Path)
 
 
 def test_the_cost_of_a_prediction_is_positive() -> None:
-    assert wiring.cost_s(FakeDetector(), SystemClock()) >= 1e-4
+    assert wiring.cost_s(lambda: FakeDetector().predict([np.zeros((96, 128, 3), np.uint8)]), SystemClock()) >= 1e-4
 
 
 def test_a_box_without_rendered_cameras_starts_no_server() -> None:
