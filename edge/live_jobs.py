@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
-from configs.errors import StorageError
+from configs.errors import StorageError, WeightsError
 from edge import jobs
 from edge.clock import Clock
 from edge.gpu.base import Lane
@@ -22,21 +23,25 @@ from models.detector import Detector
 from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from scheduler import events as ev
-from scheduler.commands import StartGate, StartLabelling, StartProfiling, StartRetraining
-from scheduler.types import EpochReport, Traits
+from scheduler.commands import StartGate, StartLabelling, StartLook, StartProbe, StartProfiling, StartRetraining
+from scheduler.drift import signature
+from scheduler.types import EpochReport, Signature, Traits
 
 log = logging.getLogger("driftbox")
+T = TypeVar("T")
 
 #: Compute a job has used so far, in CPU seconds (GPU-seconds on a GPU).
 Spent = Callable[[], float]
 MakeEvent = Callable[[float], ev.Event]
 #: Runs a job to its end in a lane; the answer waits for the time at which the loop hears it.
 Body = Callable[[Lane, Spent], MakeEvent]
-LearningCommand = StartLabelling | StartProfiling | StartRetraining | StartGate
+LearningCommand = StartLook | StartLabelling | StartProbe | StartProfiling | StartRetraining | StartGate
 
 #: Commands that start a learning job -> what people read.
 KINDS: dict[type, str] = {
+    StartLook: "looking",
     StartLabelling: "labelling",
+    StartProbe: "probing",
     StartProfiling: "profiling",
     StartRetraining: "retraining",
     StartGate: "gate",
@@ -68,15 +73,64 @@ class LiveJobs:
     ) -> None:
         self._parts, self._on_epoch, self._task_of = parts, on_epoch, task_of
         self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
+        self._signatures: dict[str, tuple[int, Signature]] = {}  # of each camera's newest window that was looked at
 
     def body(self, command: LearningCommand) -> Body:
+        if isinstance(command, StartLook):
+            return partial(self._look, command)
         if isinstance(command, StartLabelling):
             return partial(self._labelling, command)
+        if isinstance(command, StartProbe):
+            return partial(self._probe, command)
         if isinstance(command, StartProfiling):
             return partial(self._profiling, command)
         if isinstance(command, StartRetraining):
             return partial(self._retraining, command)
         return partial(self._gate, command)
+
+    def _look(self, command: StartLook, lane: Lane, spent: Spent) -> MakeEvent:
+        parts = self._parts
+        look = jobs.run_in_lane(
+            jobs.look_steps(
+                parts.samples, self._task_of(command.stream), parts.shelf.detector(command.version), stream=command.stream,
+                window=command.window, frames=command.frames, version=command.version, score_min=parts.scoring.score_min,
+                yield_point=lane.checkpoint,
+            ),
+            lane,
+        )  # fmt: skip
+        seen = signature(look)
+        if command.window >= self._signatures.get(command.stream, (-1, seen))[0]:
+            self._signatures[command.stream] = (command.window, seen)
+        gpu_s = spent()
+        return lambda at_s: ev.LookDone(
+            at_s=at_s, job=command.job, stream=command.stream, look=look, signature=seen, gpu_s=gpu_s
+        )
+
+    def _probe(self, command: StartProbe, lane: Lane, spent: Spent) -> MakeEvent:
+        parts = self._parts
+        result = jobs.run_in_lane(
+            jobs.probe_steps(
+                parts.samples, parts.shelf.detector(command.version), self._still_there(command.candidates),
+                stream=command.stream, window=command.window, scoring=parts.scoring, task=self._task_of(command.stream),
+                yield_point=lane.checkpoint,
+            ),
+            lane,
+        )  # fmt: skip
+        gpu_s = spent()
+        return lambda at_s: ev.ProbeDone(
+            at_s=at_s, job=command.job, stream=command.stream, serving_quality=result.serving_quality, found=result.found,
+            frames=result.frames, gpu_s=gpu_s,
+        )  # fmt: skip
+
+    def _still_there(self, versions: Sequence[str]) -> Iterator[tuple[str, Detector]]:
+        """The versions whose files can be read; one at a time, when its turn comes."""
+        for version in versions:
+            try:
+                detector = self._parts.shelf.detector(version)
+            except (WeightsError, StorageError, KeyError) as error:
+                log.info("%s is not measured: %s", version, error)
+                continue
+            yield version, detector
 
     def _labelling(self, command: StartLabelling, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
@@ -117,24 +171,36 @@ class LiveJobs:
         )
 
     def _retraining(self, command: StartRetraining, lane: Lane, spent: Spent) -> MakeEvent:
-        parts = self._parts
+        parts, notes = self._parts, list[str]()
         parts.require_room()
         detector = jobs.run_in_lane(
             jobs.retrain_steps(
                 parts.samples, parts.shelf.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=parts.replay_windows, config=command.config,
                 seed=self._seed(command.job), timer=spent, on_epoch=partial(self._on_epoch, command), scoring=parts.scoring,
-                task=self._task_of(command.stream), yield_point=lane.checkpoint,
+                task=self._task_of(command.stream), yield_point=lane.checkpoint, members=command.members, on_note=notes.append,
             ),
             lane,
         )  # fmt: skip
-        window, traits = self._traits.get(command.stream, (-1, None))
-        version = parts.shelf.keep_candidate(
-            command.stream, parent=command.version, detector=detector, config=command.config, window=command.window,
-            traits=traits if window == command.window else None,
-        )  # fmt: skip
         gpu_s = spent()
-        return lambda at_s: ev.RetrainDone(at_s=at_s, job=command.job, stream=command.stream, candidate=version.id, gpu_s=gpu_s)
+        kept = {camera: self._keep(command, camera, detector, gpu_s) for camera in command.members or (command.stream,)}
+        return lambda at_s: ev.RetrainDone(
+            at_s=at_s, job=command.job, stream=command.stream, candidate=kept[command.stream], gpu_s=gpu_s,
+            notes=tuple(notes), candidates=tuple(kept.items()) if command.members else (),
+        )  # fmt: skip
+
+    def _keep(self, command: StartRetraining, camera: str, detector: Detector, gpu_s: float) -> str:
+        """Stores a trained model for one camera, with what that camera's window looked like; returns its version. A member of a group
+        keeps it as a child of what it serves itself."""
+        shelf = self._parts.shelf
+        own = camera == command.stream
+        version = shelf.keep_candidate(
+            camera, parent=command.version if own else shelf.serving_version(camera).id, detector=detector, config=command.config,
+            window=command.window, traits=_of_window(self._traits.get(camera), command.window),
+            signature=_of_window(self._signatures.get(camera), command.window), gpu_s=gpu_s if own else None,
+            group=command.members,
+        )  # fmt: skip
+        return version.id
 
     def _gate(self, command: StartGate, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
@@ -165,6 +231,11 @@ class LiveJobs:
 
     def _seed(self, job_id: str) -> int:
         return stable_seed(self._parts.seed, job_id)
+
+
+def _of_window(known: tuple[int, T] | None, window: int) -> T | None:
+    """What is known of a camera's newest window, if that is the one."""
+    return known[1] if known is not None and known[0] == window else None
 
 
 def say_doubts(command: StartLabelling, result: jobs.LabelResult) -> None:
