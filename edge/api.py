@@ -1,4 +1,5 @@
-"""HTTP of the box: the status page at `/`, `/api/v1/...`, `/healthz`, `/readyz`. Reads from a `StatusSource`, changes nothing.
+"""HTTP of the box: the status page at `/`, `/api/v1/...`, `/healthz`, `/readyz`. Reads from a `StatusSource`; only labels can be changed
+(`edge.api_labels`), and only from this machine (`edge.api_guard`).
 
 No login in this release: `web.host` listens on loopback unless the operator opens it. Everything the page needs is served from
 here (no CDN), and the content policy forbids anything else.
@@ -14,6 +15,10 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.middleware.base import RequestResponseEndpoint
 
+from configs.errors import DriftboxError
+from edge.api_guard import WriteGuard
+from edge.api_labels import answer_error, label_routes
+from edge.labels import LabelStore
 from edge.status import BoxStatus, StatusSource
 
 STATIC = Path(__file__).parent / "web" / "static"
@@ -32,11 +37,11 @@ class Health(BaseModel):
     detail: str = ""
 
 
-def make_app(source: StatusSource) -> FastAPI:
-    """The application. `source` is asked from worker threads and must answer at once."""
-    app = FastAPI(
-        title="Driftbox", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", description="One box, read only."
-    )
+def make_app(source: StatusSource, labels: LabelStore | None = None) -> FastAPI:
+    """The application. `source` is asked from worker threads and must answer at once. labels: None leaves their routes out."""
+    app = FastAPI(title="Driftbox", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", description="One box.")
+    app.add_middleware(WriteGuard)
+    app.add_exception_handler(DriftboxError, answer_error)
 
     @app.middleware("http")
     async def harden(request: Request, call_next: RequestResponseEndpoint) -> Response:
@@ -86,5 +91,7 @@ def make_app(source: StatusSource) -> FastAPI:
         detail = "" if ready else "starting: cameras are being opened and models loaded"
         return JSONResponse(Health(ok=ready, detail=detail).model_dump(), status_code=200 if ready else 503)
 
+    if labels is not None:
+        app.include_router(label_routes(labels))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

@@ -12,6 +12,7 @@ import uvicorn
 
 from configs.errors import EnvironmentLacking
 from edge.api import make_app
+from edge.labels import LabelStore
 from edge.status import StatusSource
 
 STOP_WITHIN_S = 5.0
@@ -62,10 +63,10 @@ def _lacking(host: str, port: int, error: OSError) -> EnvironmentLacking:
 class WebServer:
     """Serves `source` until `stop`. `start` raises EnvironmentLacking when the port is taken; later requests are answered."""
 
-    def __init__(self, source: StatusSource, *, host: str, port: int) -> None:
+    def __init__(self, source: StatusSource, *, host: str, port: int, labels: LabelStore | None = None) -> None:
         self._host, self._port = host, port
         config = uvicorn.Config(
-            make_app(source), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+            make_app(source, labels), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
         )
         self._server = uvicorn.Server(config)
         self._socket: socket.socket | None = None

@@ -77,7 +77,9 @@ def test_the_page_never_interprets_data_as_markup() -> None:
 
 
 def test_only_reading_is_possible(client: TestClient) -> None:
-    assert client.post("/api/v1/status").status_code == 405
+    assert client.post("/api/v1/status").status_code == 403, "not from this machine, see test_api_guard"
+    here = TestClient(make_app(FakeSource()), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
+    assert here.post("/api/v1/status", json={}).status_code == 405
     assert client.get("/docs").status_code == 404
 
 
