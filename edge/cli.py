@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from configs.errors import DriftboxError, UsageError, redact
-from configs.load import load_config, load_demo
-from configs.schema import BoxConfig
+from configs.load import load_config
+from edge.cli_common import ConfigFile, ConfigOption, DataDir, Json, OptionalConfig, load_given
 from edge.console import cell_text, print_json, print_table, say, say_json_line, show_error
 from edge.logs import DEBUG_VARIABLE
 
@@ -36,21 +36,6 @@ models_app = typer.Typer(help="Stored model versions of a box.", no_args_is_help
 cameras_app = typer.Typer(help="The cameras of a box.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (YAML).")]
-OptionalConfig = Annotated[
-    Path | None,
-    typer.Argument(metavar="[CONFIG]", help="Configuration file (YAML); without it, the built-in demo.", show_default=False),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data folder, instead of the configuration's.", show_default=False),
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="CONFIG", help="Configuration file that names the data folder.", show_default=False),
-]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,14 +76,6 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (may stand anywhere).")] = False,
 ) -> None:
     """Runs before every command."""
-
-
-def load_given(path: Path | None, data_dir: Path | None = None) -> BoxConfig:
-    """The configuration at `path`, or the built-in demo; `data_dir` replaces its data folder."""
-    config = load_demo() if path is None else load_config(path)
-    if data_dir is None:
-        return config
-    return config.model_copy(update={"box": config.box.model_copy(update={"data_dir": data_dir})})
 
 
 # --- the box ----------------------------------------------------------------------------------------------------------
