@@ -37,6 +37,7 @@ from models.golden import Labelling, class_table
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.tasks.registry import task_of
+from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.types import RetrainConfig
 from streams.camera import open_camera
@@ -82,6 +83,11 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         prune_frac=config.scheduler.prune_frac, react=config.scheduler.react, react_quality=config.scheduler.react_quality,
         react_fast=config.scheduler.react_fast, react_slow=config.scheduler.react_slow,
         react_dwell_s=config.scheduler.react_dwell_s, slaq=None if config.scheduler.slaq == "off" else config.scheduler.slaq,
+        gate_risk=config.window.gate_risk, shadow=config.window.shadow, drift=config.scheduler.drift.enabled,
+        look_frames=config.scheduler.drift.look_frames, drift_drop=config.scheduler.drift.drop,
+        drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,
+        reuse_nearest=config.scheduler.reuse.nearest, group=config.scheduler.reuse.group,
+        group_distance=config.scheduler.reuse.group_distance, group_max=config.scheduler.reuse.group_cameras,
     )  # fmt: skip
 
 

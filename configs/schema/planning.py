@@ -65,6 +65,17 @@ class WindowSection(Section):
     gate_margin: float = setting(
         0.0, unit="F1", ge=0, le=0.5, text="How much better than the serving model a retrained one must be to be admitted."
     )
+    gate_risk: float = setting(
+        0.4,
+        unit="fraction",
+        gt=0,
+        le=0.5,
+        text="Chance that is taken of admitting a model that is not better (docs/reuse.md); less asks more of few frames.",
+    )
+    shadow: bool = setting(
+        True,
+        text="An admitted model first runs beside the serving one on some live frames before it takes over (docs/versions.md).",
+    )
     prep_pct: int = setting(50, unit="pct", ge=5, le=1600, text="Share that labelling and profiling get while they run.")
     prep_max_frac: float = setting(
         0.4, unit="fraction", ge=0.05, le=0.9, text="Labelling and profiling must end within this part of the window."
@@ -84,6 +95,38 @@ class WindowSection(Section):
         if self.first_seconds > self.seconds:
             raise PydanticCustomError("window", "first_seconds must not be longer than seconds")
         return self
+
+
+class DriftSection(Section):
+    """Which windows are learned from: a camera that stays as it was is only measured (docs/drift.md)."""
+
+    enabled: bool = setting(
+        True, text="Look at every window first; a camera without drift and with nothing more to learn gets the fewest labels."
+    )
+    look_frames: int = setting(24, unit="frames", ge=16, le=256, text="Frames of a window that are looked at, without labels.")
+    false_alarms: float = setting(
+        0.05, unit="fraction", ge=0.001, le=0.5, text="Part of the windows without drift that may be taken for drifted."
+    )
+    drop: float = setting(
+        0.2, unit="F1", gt=0, le=1, text="Loss of measured quality that counts as drift when no look has seen one."
+    )
+
+
+class ReuseSection(Section):
+    """Earlier models before new ones, and one retraining for several cameras (docs/reuse.md)."""
+
+    enabled: bool = setting(
+        True, text="Measure earlier models of a camera before it is retrained; a better one serves at once (also a rollback)."
+    )
+    nearest: int = setting(3, unit="models", ge=0, le=20, text="Earlier models that are measured when a window drifted.")
+    group: bool = setting(
+        False,
+        text="Cameras with the same model that drifted alike in the same window share one retraining; each judges the result.",
+    )
+    group_distance: float = setting(
+        0.3, unit="distance", gt=0, le=10, text="How far apart the windows of a group may be (0: the same, 1: day and night)."
+    )
+    group_cameras: int = setting(4, unit="cameras", ge=2, le=64, text="Cameras in a group at most.")
 
 
 class SchedulerSection(Section):
@@ -153,6 +196,9 @@ class SchedulerSection(Section):
         text="Between plans, move the training budget among running retrainings after each epoch: towards the largest predicted "
         "reduction of loss (`sum`), the worst job (`minmax`), or the gain that is served soonest (`finish`).",
     )
+
+    drift: DriftSection = setting(default_factory=DriftSection, text="When a camera is examined in full.")
+    reuse: ReuseSection = setting(default_factory=ReuseSection, text="Earlier models, and models for several cameras.")
 
     @field_validator("policy")
     @classmethod
