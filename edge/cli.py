@@ -196,6 +196,18 @@ def evaluate(
     cache: Annotated[
         Path | None, typer.Option(help="Folder that keeps labels and trainings for the next time.", show_default=False)
     ] = None,
+    drift: Annotated[
+        bool | None,
+        typer.Option("--drift/--no-drift", help="Spare cameras without drift. Default: as in --config.", show_default=False),
+    ] = None,
+    reuse: Annotated[
+        bool | None,
+        typer.Option("--reuse/--no-reuse", help="Try earlier models first. Default: as in --config.", show_default=False),
+    ] = None,
+    group: Annotated[
+        bool | None,
+        typer.Option("--group/--no-group", help="Retrain cameras together. Default: as in --config.", show_default=False),
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the evaluation as a trace (JSON).", show_default=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw F1 over time (PNG or SVG).", show_default=False)] = None,
     json: Json = False,
@@ -217,7 +229,7 @@ def evaluate(
     options = EvaluateOptions(
         windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
         gpu_speed=gpu_speed, seed=seed, **from_config,
-    )  # fmt: skip
+    ).switched(drift=drift, reuse=reuse, group=group)  # fmt: skip
     with make_progress(enabled=not json) as progress:
         task = progress.task("policies", total=100)
         answer = evaluate_command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,11 @@ class EvaluateOptions:
     scoring: jobs.Scoring = field(default_factory=default_scoring)
     labelling: Labelling = PLAIN
     task: Task = DETECTION
+
+    def switched(self, **switches: bool | None) -> EvaluateOptions:
+        """With these switches of the engine (drift, reuse, group) set; None leaves one as it is."""
+        given = {name: value for name, value in switches.items() if value is not None}
+        return replace(self, engine=replace(self.engine, **given))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
