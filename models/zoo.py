@@ -1,7 +1,7 @@
-"""The one table of detectors: name -> how it is built. Also what turns a configured name into a detector with weights.
+"""The one table of models: name -> how it is built, and for which task. Also what turns a configured name into a model with weights.
 
 A name is an arch of the table or the path of a weights file, optionally with the input size: `yolov8n`, `yolov8n@320`,
-`/data/my.pt@480`. Heavy libraries are imported when a detector that needs them is built, not before.
+`/data/my.pt@480`. Heavy libraries are imported when a model that needs them is built, not before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from models.tinydet import SIZES as TINY_SIZES
 from models.unpickle import Checkpoint, read_checkpoint
 
 Role = Literal["edge", "golden"]
+Kind = Literal["detection", "classification"]
 EDGE: Role = "edge"
 GOLDEN: Role = "golden"
+DETECTION: Kind = "detection"
+CLASSIFICATION: Kind = "classification"
 State = dict[str, torch.Tensor]
 #: build(spec, state or None for random weights, device, seed)
 Builder = Callable[[DetectorSpec, State | None, str, int], Detector]
@@ -30,15 +33,18 @@ Builder = Callable[[DetectorSpec, State | None, str, int], Detector]
 
 @dataclass(frozen=True, kw_only=True)
 class ZooEntry:
-    """role: what the size suits. input_px: default longer side. bundled: weights come with Driftbox. resizable: other input
-    sizes are allowed."""
+    """role: what the size suits. input_px: default longer side. task: the one that its answers are for (a model of `classification`
+    sees crops, not frames). bundled: weights come with Driftbox. resizable: other input sizes are allowed. weights: names of
+    `models.weights` that hold its weights, best first; empty: its own name."""
 
     arch: str
     role: Role
     input_px: int
     build: Builder
+    task: Kind = DETECTION
     bundled: bool = False
     resizable: bool = True
+    weights: tuple[str, ...] = ()
 
 
 def _ultralytics(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
@@ -64,6 +70,33 @@ def _tinydet(spec: DetectorSpec, state: State | None, device: str, seed: int) ->
     return detector
 
 
+def _classifier(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
+    from models.classifier import Classifier
+
+    return Classifier(spec, state=state, device=device, seed=seed, imagenet_head=ZOO[spec.arch].role == GOLDEN)
+
+
+#: Side of the square that crops are scaled into: they are small, and a classifier's time grows with its square.
+CROP_PX = 128
+_CLASSIFIERS = (
+    "resnet18",
+    "mobilenetv2",
+    *(f"mobilenetv2-{multiplier}" for multiplier in ("0.25", "0.35", "0.5", "0.75", "1.4")),
+    *(f"shufflenetv2-{multiplier}" for multiplier in ("0.5", "1.0", "1.5", "2.0")),
+    "efficientnet-lite0",
+)
+
+
+def _classifiers() -> list[ZooEntry]:
+    also = {"mobilenetv2": ("mobilenetv2", "mobilenetv2-features")}
+    edge = [
+        ZooEntry(arch=arch, role=EDGE, input_px=CROP_PX, build=_classifier, task=CLASSIFICATION, weights=also.get(arch, ()))
+        for arch in _CLASSIFIERS
+    ]
+    golden = ZooEntry(arch="resnext101_32x8d", role=GOLDEN, input_px=224, build=_classifier, task=CLASSIFICATION)
+    return [*edge, golden]
+
+
 def _entries() -> list[ZooEntry]:
     small = [
         ZooEntry(arch=arch, role=role, input_px=TINY_SIZES[arch].input_px, build=_tinydet, bundled=True, resizable=False)
@@ -78,9 +111,11 @@ def _entries() -> list[ZooEntry]:
     return [
         *small,
         *yolo,
+        ZooEntry(arch="yolov3-tiny", role=EDGE, input_px=416, build=_ultralytics),
         ZooEntry(arch="ssdlite320", role=EDGE, input_px=320, build=_torchvision),
         ZooEntry(arch="fcos_resnet50_fpn", role=GOLDEN, input_px=800, build=_torchvision),
         ZooEntry(arch="retinanet_resnet50_fpn_v2", role=GOLDEN, input_px=800, build=_torchvision),
+        *_classifiers(),
     ]
 
 
@@ -95,6 +130,21 @@ def entry_of(arch: str) -> ZooEntry:
             f"no detector named {arch!r}", subject=arch, remedy=f"known: {', '.join(ZOO)}; or the path of a weights file"
         )
     return ZOO[arch]
+
+
+def is_classifier(arch: str) -> bool:
+    """Whether a model of that arch answers about crops. Archs that the table does not know (test doubles) are detectors."""
+    entry = ZOO.get(arch)
+    return entry is not None and entry.task == CLASSIFICATION
+
+
+def _fits_task(arch: str, task: Kind | None) -> None:
+    if task is None or ZOO[arch].task == task:
+        return
+    known = ", ".join(entry.arch for entry in ZOO.values() if entry.task == task)
+    raise UsageError(
+        f"{arch} is a model for {ZOO[arch].task}, not for {task}", subject=arch, remedy=f"models for {task}: {known}"
+    )
 
 
 def split_size(name: str) -> tuple[str, int | None]:
@@ -123,19 +173,22 @@ def new_detector(spec: DetectorSpec, *, state: State | None = None, device: str 
     return entry_of(spec.arch).build(spec, state, device, seed)
 
 
-def load_detector(name_or_path: str, input_px: int | None = None, device: str = "cpu", *, download: bool = True) -> Detector:
-    """A pretrained detector by name or weights path. A size written in the name wins over `input_px`.
-    Raises UsageError (unknown name, impossible size), WeightsError (weights missing, wrong, corrupt) or EnvironmentLacking (a
-    library is missing)."""
+def load_detector(
+    name_or_path: str, input_px: int | None = None, device: str = "cpu", *, download: bool = True, task: Kind | None = None
+) -> Detector:
+    """A pretrained model by name or weights path. A size written in the name wins over `input_px`; `task`: what it must be for.
+    Raises UsageError (unknown name, impossible size, a model of another task), WeightsError (weights missing, wrong, corrupt) or
+    EnvironmentLacking (a library is missing)."""
     base, size = split_size(name_or_path)
     size = size or input_px
     if weights.is_path(base):
-        return _from_file(weights.locate(base), size, device)
+        return _from_file(weights.locate(base), size, device, task)
     spec = spec_of(base, size)
+    _fits_task(base, task)
     if ZOO[base].bundled:
         return new_detector(spec, state=_bundled_state(base), device=device)
-    checkpoint = read_checkpoint(weights.locate(base, download=download))
-    return new_detector(spec, state=_checked(checkpoint, base).state, device=device)
+    checkpoint = read_checkpoint(weights.locate_any(ZOO[base].weights or (base,), download=download))
+    return new_detector(spec, state=_checked(checkpoint, base, ZOO[base].task).state, device=device)
 
 
 def _bundled_state(arch: str) -> State:
@@ -144,10 +197,10 @@ def _bundled_state(arch: str) -> State:
     return read_checkpoint(bundled_weights(arch)).state
 
 
-def _from_file(path: Path, input_px: int | None, device: str) -> Detector:
-    """A weights file that says itself which detector it is for."""
+def _from_file(path: Path, input_px: int | None, device: str, task: Kind | None) -> Detector:
+    """A weights file that says itself which model it is for, or an ImageNet classifier's, known by its tensors."""
     checkpoint = read_checkpoint(path)
-    arch = checkpoint.meta.get("arch", "")
+    arch = checkpoint.meta.get("arch", "") or _recognised(checkpoint.state)
     if arch not in ZOO:
         known = f"its arch {arch!r} is not known" if arch else "it does not say which detector it is for"
         raise WeightsError(
@@ -155,12 +208,21 @@ def _from_file(path: Path, input_px: int | None, device: str) -> Detector:
             subject=str(path),
             remedy=f"use a checkpoint or safetensors (metadata 'arch') of one of {', '.join(ZOO)}",
         )
-    return new_detector(spec_of(arch, input_px), state=_checked(checkpoint, str(path)).state, device=device)
+    _fits_task(arch, task)
+    return new_detector(spec_of(arch, input_px), state=_checked(checkpoint, str(path), ZOO[arch].task).state, device=device)
 
 
-def _checked(checkpoint: Checkpoint, subject: str) -> Checkpoint:
-    """Only heads with COCO's classes can be mapped to ours."""
+def _recognised(state: State) -> str:
+    from models.classifier_nets import arch_of
+
+    return arch_of(state)
+
+
+def _checked(checkpoint: Checkpoint, subject: str, task: Kind) -> Checkpoint:
+    """Only heads with COCO's classes can be mapped to ours; a classifier's head says itself how many it has."""
     names = json.loads(checkpoint.meta.get("names", "[]"))
+    if task == CLASSIFICATION:
+        return checkpoint
     if names and (len(names) != 80 or names[0] != "person"):
         raise WeightsError(
             f"{subject} detects {len(names)} classes of its own; only COCO's 80 can be mapped",

@@ -64,6 +64,12 @@ class Task(Protocol):
     def loss(self, model: Detector, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
         """Scalar training loss with gradients, mean per picture, for one micro-batch."""
 
+    def distill_loss(
+        self, model: Detector, images: Sequence[np.ndarray], targets: Sequence[Detections], teacher: Detector
+    ) -> torch.Tensor:
+        """How far the model's answers about these pictures are from the teacher's, mean per picture (`Detector.distill_loss` on
+        whatever the task shows to its model); 0 where the two agree."""
+
     def labels(
         self, golden: Detector, pictures: Sequence[Picture], *, score_min: float, yield_point: YieldPoint | None = None
     ) -> list[Detections]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from models import zoo
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts, match_counts
 from models.tasks.base import Picture, Scoring
-from models.zoo import load_detector
 from scheduler.types import Detections
 
 
@@ -22,10 +22,10 @@ class DetectionTask:
     quality_name = "F1"
 
     def load(self, name: str, *, device: str = "cpu") -> Detector:
-        return load_detector(name, device=device)
+        return zoo.load_detector(name, device=device, task=zoo.DETECTION)
 
     def load_golden(self, name: str, *, device: str = "cpu") -> Detector:
-        return load_detector(name, device=device)
+        return zoo.load_detector(name, device=device, task=zoo.DETECTION)
 
     def predict(
         self, model: Detector, pictures: Sequence[Picture], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
@@ -34,6 +34,11 @@ class DetectionTask:
 
     def loss(self, model: Detector, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
         return model.loss(images, targets)
+
+    def distill_loss(
+        self, model: Detector, images: Sequence[np.ndarray], targets: Sequence[Detections], teacher: Detector
+    ) -> torch.Tensor:
+        return model.distill_loss(images, teacher)
 
     def labels(
         self, golden: Detector, pictures: Sequence[Picture], *, score_min: float, yield_point: YieldPoint | None = None

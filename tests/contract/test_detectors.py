@@ -15,28 +15,9 @@ from configs.errors import WeightsError
 from configs.units import CLASSES
 from models.detector import Detector, DetectorSpec
 from models.fake import FakeDetector, scripted_image
-from models.zoo import new_detector
+from models.zoo import is_classifier, new_detector
 from scheduler.types import Detections
-
-
-def settled(detector: Detector) -> Detector:
-    """Gives the batch-norm layers of a network with random weights the statistics of some noise: with the initial ones,
-    activations vanish layer by layer and nothing in it depends on the picture."""
-    net: nn.Module = getattr(detector, "_model", None) or detector.net  # type: ignore[attr-defined]
-    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-    usual = [m.momentum for m in norms]
-    for norm in norms:
-        norm.momentum = None  # plain average of what is seen
-    net.train()
-    noise = torch.rand(4, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = net.backbone(noise) if hasattr(net, "backbone") else net(noise)
-        if hasattr(net, "head") and hasattr(net, "backbone"):
-            net.head(list(features.values()))
-    for norm, momentum in zip(norms, usual, strict=True):
-        norm.momentum = momentum
-    net.eval()
-    return detector
+from tests.support.networks import settled
 
 
 def small(arch: str, input_px: int) -> Callable[[], Detector]:
@@ -51,6 +32,11 @@ MAKERS: dict[str, Callable[[], Detector]] = {
     "yolov8n": small("yolov8n", 96),
     "yolo11n": small("yolo11n", 96),
     "yolo26n": small("yolo26n", 96),
+    "yolov3-tiny": small("yolov3-tiny", 96),
+    "resnet18": small("resnet18", 32),
+    "mobilenetv2-0.25": small("mobilenetv2-0.25", 32),
+    "shufflenetv2-0.5": small("shufflenetv2-0.5", 32),
+    "efficientnet-lite0": small("efficientnet-lite0", 32),
 }
 
 
@@ -113,7 +99,7 @@ def test_predictions_have_the_promised_form(detector: Detector) -> None:
         assert result.class_id.dtype == np.int64
         assert (np.diff(result.score) <= 0).all(), "sorted by falling score"
         assert (result.xyxy[:, 2:] > result.xyxy[:, :2]).all()
-        assert ((result.class_id >= 0) & (result.class_id < len(CLASSES))).all()
+        assert ((result.class_id >= 0) & (result.class_id < len(CLASSES) + is_classifier(detector.spec.arch))).all()
         if detector.spec.arch != "fake":  # the fake reports its misses beside the picture
             assert (result.xyxy >= 0).all()
             assert (result.xyxy[:, [0, 2]] <= image.shape[1]).all()
