@@ -381,7 +381,12 @@ class BoxRuntime:
             self._swapper.go_back(entry.worker, camera_id, version)
         except Exception as error:  # the model that serves goes on
             _, text = failure_of(error)
-            self._note_from_anywhere(Note(stream=camera_id, code="rollback-failed", text=f"{version} cannot serve: {text}"))
+            serving = entry.worker.version()
+            self._note_from_anywhere(
+                Note(stream=camera_id, code="rollback-failed", text=f"{version} cannot serve, {serving} goes on: {text}")
+            )
+            # One truth: what the database says serves is what is never tidied away.
+            self._keep(functools.partial(self.parts.shelf.admit, camera_id, serving, None, f"{version} cannot serve: {text}"))
             return
         self.post(lambda at_s: ev.ModelRolledBack(at_s=at_s, stream=camera_id, version=version))
 
@@ -392,7 +397,7 @@ class BoxRuntime:
     def _put_back(self, camera_id: str, fell: FellBack) -> None:
         try:
             self.parts.shelf.put_back(camera_id, failed=fell.failed, version=fell.version, reason=fell.reason)
-        except (DriftboxError, ValueError, KeyError) as error:  # said; the worker serves the old model in any case
+        except Exception as error:  # said; the worker serves the old model in any case, and the tick compares again
             log.warning("%s: not recorded that %s was put back: %s", camera_id, fell.version, redact(str(error)))
         text = f"{fell.failed} was taken back, {fell.version} serves again: it {fell.reason}"
         self._note_from_anywhere(Note(stream=camera_id, code="model-put-back", text=text))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from configs.errors import JobCancelled
 from edge.clock import FakeClock
-from edge.inference import ERROR_REST_S, LOOK_S, InferenceWorker, SwapRecord
+from edge.inference import ERROR_REST_S, FAILURES_IN_A_ROW, LOOK_S, WATCHED_FRAMES, FellBack, InferenceWorker, SwapRecord
+from edge.shadow import Shadow, ShadowRules
 from models.fake import FakeDetector
 from scheduler.types import Detections, KnobProfile
 from tests.support.fakes import FreeLane, StillCamera
@@ -224,3 +225,152 @@ def test_rate_and_cost_are_known_after_a_few_frames() -> None:
         bench.at(n * 0.25).frame(n)
     assert bench.worker.rate_fps() == pytest.approx(4.0)
     assert bench.worker.cost_s() == pytest.approx(0.0)  # nothing computes on this clock
+
+
+# --- a new model is watched, and the one before it stays warm -----------------------------------------------------------
+
+
+class Odd(FakeDetector):
+    """Fails from its `after`-th prediction on: throws, or (nan) gives numbers that are none."""
+
+    def __init__(self, *, after: int = 0, nan: bool = False, until: int = 10**9) -> None:
+        super().__init__(skill=1.0)
+        self.asked, self._after, self._nan, self._until = 0, after, nan, until
+
+    def predict(self, images: Sequence[np.ndarray], **_: object) -> list[Detections]:  # type: ignore[override]
+        self.asked += 1
+        found = super().predict(images)
+        if not self._after < self.asked <= self._until:
+            return found
+        if not self._nan:
+            raise RuntimeError("boom")
+        return [Detections(xyxy=found[0].xyxy * np.float32("nan"), score=found[0].score, class_id=found[0].class_id)]
+
+
+class Fell:
+    """A bench whose falls back are heard."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.heard: list[FellBack] = []
+        bench.worker.on_fall_back = self.heard.append
+
+
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("after", [0, 7])
+def test_a_new_model_that_fails_is_replaced_by_the_one_before_and_no_frame_is_missed(nan: bool, after: int) -> None:
+    bench = Bench()
+    fell = Fell(bench)
+    for n in range(1, 6):
+        bench.at(n * 0.2).frame(n)
+    bench.worker.swap(Odd(after=after, nan=nan), "a-2")
+    versions = []
+    for n in range(6, 6 + after + FAILURES_IN_A_ROW + 2):
+        bench.at(n * 0.2).frame(n)
+        shown = bench.worker.shown()
+        assert shown is not None
+        assert shown.frame.seq == n, "each frame is shown, whoever analysed it"
+        assert np.isfinite(shown.detections.xyxy).all()
+        versions.append(shown.version)
+    assert versions == ["a-2"] * after + ["a-1"] * (FAILURES_IN_A_ROW + 2)
+    (back,) = fell.heard
+    assert (back.failed, back.version) == ("a-2", "a-1")
+    assert ("NaN" if nan else "RuntimeError: boom") in back.reason
+    assert bench.worker.version() == "a-1"
+    assert bench.worker.kept("a-2") is None, "what does not work is not kept"
+    assert bench.worker.errors == FAILURES_IN_A_ROW
+    assert not [record for record in bench.worker.swaps if record.missed_frames]
+
+
+def test_single_failures_are_helped_out_and_forgiven() -> None:
+    bench = Bench()
+    fell = Fell(bench)
+    bench.at(0.1).frame(1)
+    bench.worker.swap(Odd(after=1, until=1 + FAILURES_IN_A_ROW - 1), "a-2")
+    shown = []
+    for n in range(2, 12):
+        bench.at(n * 0.2).frame(n)
+        shown.append(bench.worker.shown().version)  # type: ignore[union-attr]
+    assert shown == ["a-2"] + ["a-1"] * (FAILURES_IN_A_ROW - 1) + ["a-2"] * 7
+    assert fell.heard == []
+    assert bench.worker.last_error == ""
+
+
+def test_after_its_first_frames_a_model_is_trusted_and_its_errors_are_ordinary_ones() -> None:
+    bench = Bench()
+    fell = Fell(bench)
+    bench.at(0.1).frame(1)
+    bench.worker.swap(Odd(after=WATCHED_FRAMES), "a-2")
+    for n in range(2, 2 + WATCHED_FRAMES + 5):
+        bench.at(n * 0.2).frame(n)
+    assert fell.heard == []
+    assert bench.worker.version() == "a-2"
+    assert bench.worker.errors == 5
+
+
+def test_when_both_fail_the_camera_goes_on_and_says_so() -> None:
+    bench = Bench(Odd())
+    fell = Fell(bench)
+    bench.worker.swap(Odd(), "a-2")
+    for n in range(1, 10):
+        bench.at(float(n)).frame(n)
+    assert len(fell.heard) == 1
+    assert bench.worker.frames == 0
+    assert "boom" in bench.worker.last_error
+
+
+def test_the_model_before_is_kept_warm_and_let_go_after_a_while() -> None:
+    bench = Bench()
+    first = bench.worker.kept("a-1")
+    second = FakeDetector(skill=1.0)
+    bench.worker.swap(second, "a-2")
+    assert (bench.worker.kept("a-1"), bench.worker.kept("a-2")) == (first, second)
+    bench.worker.swap(bench.worker.kept("a-1"), "a-1")  # type: ignore[arg-type]
+    assert bench.worker.kept("a-2") is second, "so a rollback can be undone at once, too"
+    bench.worker.swap(FakeDetector(), "a-3")
+    assert bench.worker.kept("a-2") is None, "two models in memory, never more"
+    for n in range(WATCHED_FRAMES):
+        bench.at(1.0 + n).frame(n + 1)
+    bench.worker.let_go(after_s=900.0)
+    assert bench.worker.kept("a-1") is first
+    bench.at(1000.0).worker.let_go(after_s=900.0)
+    assert bench.worker.kept("a-1") is None
+    assert bench.worker.kept("a-3") is not None
+
+
+def test_a_shadow_sees_the_frame_that_people_see_and_is_never_shown() -> None:
+    bench = Bench(FakeDetector(skill=1.0))
+    shadow = Shadow(FakeDetector(skill=0.0), "a-2", ShadowRules(frames=3))
+    bench.worker.shadow(shadow)
+    for n in range(1, 6):
+        bench.at(n * 0.2).frame(n)
+        shown = bench.worker.shown()
+        assert shown is not None
+        assert shown.version == "a-1"
+        assert shown.detections.xyxy[:, 0].max() < 128, "none of the blind model's boxes"
+    assert len(shadow.glances) == 3
+    assert {(g.serving, g.new) for g in shadow.glances} == {(6, 6)}
+    assert bench.worker.frames == 5
+
+
+@pytest.mark.parametrize("nan", [False, True])
+def test_a_shadow_that_fails_ends_and_the_camera_goes_on(nan: bool) -> None:
+    bench = Bench()
+    shadow = Shadow(Odd(after=1, nan=nan), "a-2", ShadowRules(frames=50))
+    bench.worker.shadow(shadow)
+    for n in range(1, 6):
+        bench.at(n * 0.2).frame(n)
+    assert ("NaN" if nan else "boom") in shadow.verdict()
+    assert (bench.worker.frames, bench.worker.errors, bench.worker.last_error) == (5, 0, "")
+
+
+def test_a_box_that_stops_does_not_wait_for_a_shadow() -> None:
+    bench = Bench()
+    bench.worker.shadow(Shadow(FakeDetector(), "a-2", ShadowRules()))
+
+    def cancel() -> None:
+        bench.lane.cancelled = bench.lane.entered == 1  # after the frame, before the shadow's turn
+
+    bench.lane.on_enter = cancel
+    with pytest.raises(JobCancelled):
+        bench.at(1.0).frame(1)
+    assert bench.worker.frames == 1
