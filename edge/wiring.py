@@ -29,7 +29,8 @@ from edge.logs import set_up_logging
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
-from edge.shelf import Shelf
+from edge.shadow import ShadowRules
+from edge.shelf import Retention, Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
@@ -115,6 +116,15 @@ def labelling_of(config: BoxConfig, *, on_gpu: bool = False) -> Labelling:
     )  # fmt: skip
 
 
+def retention_of(config: BoxConfig) -> Retention:
+    return Retention(keep_versions=config.storage.keep_versions, keep_days=config.storage.keep_versions_days)
+
+
+def shadow_of(config: BoxConfig) -> ShadowRules:
+    window = config.window
+    return ShadowRules(frames=window.shadow_frames, share_frac=window.shadow_frac, most_s=window.shadow_seconds)
+
+
 @contextlib.contextmanager
 def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterator[Box]:
     """Builds the box and takes it apart again. Raises the errors of its parts (configuration, weights, storage)."""
@@ -127,7 +137,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         samples = SampleStore(
             folder.samples_dir, max_windows=config.storage.retention_windows, max_bytes=int(config.storage.max_gib * 2**30)
         )
-        shelf = Shelf(folder, store, clock)
+        shelf = Shelf(folder, store, clock, retention_of(config))
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
             say(f"recovered: {note}")
@@ -162,6 +172,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 labelling=labelling,
                 replay_windows=REPLAY_WINDOWS,
                 require_room=require_room,
+                shadow=shadow_of(config),
             )  # fmt: skip
         )
         watched = [watch(entry, config, addresses, runtime) for entry in config.active_cameras]

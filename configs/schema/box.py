@@ -69,6 +69,16 @@ class StorageSection(Section):
     min_free_mib: int = setting(
         512, unit="MiB", ge=16, le=1_000_000, text="Below this much free disk nothing is sampled or trained; inference goes on."
     )
+    keep_versions: int = setting(
+        20,
+        unit="versions",
+        ge=1,
+        le=10_000,
+        text="Earlier models of a camera that are kept, beside the serving one, what it replaced and what is pinned.",
+    )
+    keep_versions_days: float = setting(
+        90.0, unit="days", gt=0, le=10_000, text="Earlier models older than this are removed although they are few."
+    )
     journal_mib: int = setting(
         256, unit="MiB", ge=1, le=100_000, text="Size of the event journal that `driftbox replay` reads; then it begins anew."
     )

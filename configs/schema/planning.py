@@ -41,6 +41,10 @@ def _first_seconds(data: dict[str, Any]) -> float:
     return float(min(data.get("seconds", 200.0), FIRST_WINDOW_S))
 
 
+def _shadow_seconds(data: dict[str, Any]) -> float:
+    return float(min(data.get("seconds", 200.0) / 10, 20.0))
+
+
 class WindowSection(Section):
     """The retraining window: label, profile, plan, retrain, admit, swap; then the next one."""
 
@@ -75,6 +79,20 @@ class WindowSection(Section):
     shadow: bool = setting(
         True,
         text="An admitted model first runs beside the serving one on some live frames before it takes over (docs/versions.md).",
+    )
+    shadow_frames: int = setting(
+        12, unit="frames", ge=1, le=1000, text="Live frames on which it must hold its own beside the serving one."
+    )
+    shadow_frac: float = setting(
+        0.25, unit="fraction", gt=0, le=1, text="Compute it may use meanwhile, as a part of what the serving model uses."
+    )
+    shadow_seconds: float = setting(
+        default_factory=_shadow_seconds,
+        default_text="20, or a tenth of `seconds` if that is less",
+        unit="s",
+        ge=0.5,
+        le=3600,
+        text="It is judged after this time by what was seen, so that a camera without frames holds nothing up.",
     )
     prep_pct: int = setting(50, unit="pct", ge=5, le=1600, text="Share that labelling and profiling get while they run.")
     prep_max_frac: float = setting(
