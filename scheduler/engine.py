@@ -1,13 +1,16 @@
 """The box's brain: `BoxEngine.handle(event) -> list[Command]`. No clock, no I/O, no randomness; drivers do the rest.
 
-One window (Ekya section 4, card section 1): open -> golden labels of the last window's sample -> micro-profile -> plan -> retrain
--> gate on labels of the current window -> swap -> re-plan with what is freed -> close with predicted against realised quality.
+One window (Ekya section 4, card section 1): open -> look at the last window's sample -> golden labels of it -> earlier models on them
+-> micro-profile -> plan -> retrain -> gate on labels of the current window -> swap -> re-plan with what is freed -> close with
+predicted against realised quality. What comes before the plan is in `scheduler.prep`.
 
 What we changed against the paper, and why:
 - Labelling, profiling and the gate run on a share of the same device and are paid from it: preparation on `prep_pct`, the gate on
   the retraining's own share (its cost is part of each option's cost). The paper leaves labelling outside.
-- A retrained model serves only when it is better on labels of the *current* window: the recorded traces hold retrainings that lost
-  27 points (card, section 9).
+- A retrained model serves only when it is better on labels of the *current* window, as surely as few frames can say
+  (`scheduler.admission`): the recorded traces hold retrainings that lost 27 points (card, section 9).
+- Cameras that neither drift nor have more to learn are only measured; earlier models are tried before new ones are made, and what a
+  swap replaced comes back when it was better (`scheduler.reuse`); cameras may share a retraining (`scheduler.grouping`).
 - Retraining starts from the serving model, not from the pre-trained one, so a camera keeps what it has learned.
 - A job whose window ends is dropped, as in the authors' code; its camera keeps its model.
 - Predictions are corrected by what came of earlier ones (`scheduler.ekya.calibration`), and a retraining that leaves its prediction
@@ -19,11 +22,11 @@ Decisions of one window's length are made here; what they know is in `scheduler.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, budget, drift, prep, react, reuse
+from scheduler import admission, belief, budget, drift, prep, react, reuse
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -39,7 +42,7 @@ from scheduler.commands import (
     SwapKind,
     SwapModel,
 )
-from scheduler.ekya import calibration, microprofile
+from scheduler.ekya import microprofile
 from scheduler.ekya.cloud import snapshot_arrival_s
 from scheduler.ekya.estimate import best_knobs
 from scheduler.engine_state import BoxState, Checkpoint, EngineConfig, Expected, Phase, Prep, Running, StreamState
@@ -68,6 +71,7 @@ from scheduler.reasons import reasons_of
 from scheduler.registry import make_policy, needs
 from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
+from scheduler.snapshots import snapshot_of
 from scheduler.types import (
     CachedModel,
     Drift,
@@ -75,11 +79,9 @@ from scheduler.types import (
     Look,
     Observation,
     Plan,
-    RetrainOption,
     Snapshot,
     StreamOutcome,
     StreamPlan,
-    StreamView,
     WindowOutcome,
 )
 
@@ -89,12 +91,8 @@ PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
 REACT = "react"
 
-#: Bounds of what is remembered per camera: observations, raw profiles (for pruning), models of earlier windows.
-MAX_OBSERVATIONS, MAX_PROFILES, MAX_CACHED, MAX_GAINS = 60, 8, 40, 8
-#: Frames of earlier windows that still count for the quality of a camera that does not drift.
-MAX_HELD_OUT = 32
-#: A promise is never believed to be surer than this (0-1): the gate must have its say.
-LEAST_PROMISE_SD = 0.05
+#: Bounds of what is remembered per camera: observations, models of earlier windows, gains.
+MAX_OBSERVATIONS, MAX_CACHED, MAX_GAINS = 60, 40, 8
 
 
 class BoxEngine:
@@ -105,6 +103,8 @@ class BoxEngine:
         self.state = state or BoxState(golden_gpu_s=config.golden_gpu_s)
         self._policy = make_policy(config.policy)
         self._needs = needs(config.policy)
+        # A uniform policy believes nothing and is told the raw predictions.
+        self._calibrates = config.calibrate and not self._needs.useless
         self._forecasts = Forecasts()
         self._out: list[Command] = []
         self._handlers: dict[type[Event], Callable[..., None]] = {
@@ -165,6 +165,7 @@ class BoxEngine:
             if job:
                 self._out.append(CancelJob(job=job, stream=stream.id))
         self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
+        self._disband(stream)
         if self.state.active and self.state.active.stream == stream.id:
             self._out.append(CancelJob(job=self.state.active.job, stream=stream.id))
             self.state.active = None
@@ -277,6 +278,15 @@ class BoxEngine:
                 state.streams[id].remark = f"shares the retraining of {group.leader}: they drifted together"
             state.queue = [p for p in state.queue if p.stream not in group.followers]
 
+    def _disband(self, leader: StreamState) -> None:
+        """Those who waited for this camera's retraining go on by themselves, while there is time."""
+        followers = [self.state.streams[id] for id in leader.followers if id in self.state.streams]
+        leader.followers = ()
+        for stream in followers:
+            stream.leader, stream.remark = None, ""
+            if self.state.phase == "prepare":
+                self._enqueue(prep.profile_of(stream, self.state))
+
     def _enqueue(self, task: Prep) -> None:
         self.state.queue.append(task)
         self.state.queue = prep.in_order(self.state)
@@ -364,14 +374,16 @@ class BoxEngine:
         stream = self.state.streams[event.stream]
         if event.golden_gpu_s is not None:
             self.state.golden_gpu_s = event.golden_gpu_s
-        believed, stream.traits, stream.n_train = stream.quality, event.traits, event.train
-        if event.quality is not None:
-            stream.measured = event.quality
-            stream.quality = stream.start_quality = self._present(stream, event.quality, event.holdout)
-        if self._needs.profiles and event.train and event.quality is not None:
-            self._examine(stream, believed, event.quality)
+        believed, measured, stream.traits = stream.quality, _number(event.quality), event.traits
+        if measured is not None:
+            stream.measured = measured
+            stream.quality = stream.start_quality = belief.take_measurement(
+                stream, self.state, self.config, measured, event.holdout, calibrate=self._calibrates
+            )
+        if self._needs.profiles and event.train and measured is not None:
+            self._examine(stream, believed, measured)
         elif event.train and not self._needs.profiles and not self._needs.cached:
-            stream.options = self._unprofiled_options(stream)
+            stream.options = belief.unprofiled_options(stream, self.state, self.config)
         self._next_prep(event.at_s)
 
     def _examine(self, stream: StreamState, believed: float | None, measured: float) -> None:
@@ -424,51 +436,14 @@ class BoxEngine:
         configs = prep.kept_configs(stream, self.config)
         stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
         stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
-        corrected = self._corrected(stream)
-        self._remember_profile(stream, corrected)
+        corrected = belief.corrected(stream, self.state, self.config, calibrate=self._calibrates)
+        belief.remember_profile(stream, self.state, self.config, corrected)
         floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
-        stream.options = tuple(self._priced(o) for o in corrected if o.end_quality > floor)
+        stream.options = tuple(belief.priced(o, self.state, self.config) for o in corrected if o.end_quality > floor)
         stream.examined = bool(stream.raw)
+        if not stream.options:
+            self._disband(stream)
         self._next_prep(event.at_s)
-
-    def _remember_profile(self, stream: StreamState, profile: tuple[RetrainOption, ...]) -> None:
-        """History of profiles, and from time to time a shorter list (Ekya section 4.3: history pruning). What is worth profiling is
-        judged by what predictions are worth, so corrected ones are remembered; configurations that share a trial go together."""
-        if not profile:
-            return
-        stream.profiled += 1
-        stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
-        if self.config.prune_every and microprofile.prune_due(stream.profiled, self.config.prune_every):
-            stream.kept = microprofile.prune(stream.profiles, drop_frac=self.config.prune_frac, families=self._families())
-
-    def _families(self) -> Mapping[str, Hashable]:
-        known = dict(self.config.families) or microprofile.family_names(self.config.retrain)
-        own = [c for s in self.state.ordered() for c in s.retrain]
-        return {**microprofile.family_names(own), **known} if own else known
-
-    def _corrected(self, stream: StreamState) -> tuple[RetrainOption, ...]:
-        """The camera's raw options as they should be planned on. A uniform policy believes nothing and is told the raw ones."""
-        if not self.config.calibrate or self._needs.useless:
-            return stream.raw
-        return calibration.correct(
-            stream.raw, stream=stream.id, quality=stream.measured or 0.0, serving=stream.quality or 0.0,
-            history=self._history(), families=self._families(),
-        )  # fmt: skip
-
-    def _present(self, stream: StreamState, measured: float, frames: int) -> float:
-        """What the serving model is believed to be worth, given what a few labels say. Of a camera that did not drift, the labels of
-        earlier windows still hold."""
-        known = min(stream.held_out, MAX_HELD_OUT)
-        if not stream.full and stream.quality is not None and known + frames > 0:
-            stream.held_out = known + frames
-            return (known * stream.quality + frames * measured) / (known + frames)
-        stream.held_out = frames
-        if not self.config.calibrate or self._needs.useless:
-            return measured
-        return calibration.present(measured, stream=stream.id, history=self._history())
-
-    def _history(self) -> list[Observation]:
-        return [*self.config.hold_out, *(seen for other in self.state.ordered() for seen in other.observations)]
 
     def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -477,23 +452,6 @@ class BoxEngine:
         if gpu_s > 0 and promised_gpu_s > 0:
             seen = min(1.0, max(0.05, gpu_s / promised_gpu_s))
             self.state.delivered_frac = (self.state.delivered_frac + seen) / 2
-
-    def _unprofiled_options(self, stream: StreamState) -> tuple[RetrainOption, ...]:
-        """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
-        costs come from `EngineConfig.reference` when somebody measured them beforehand."""
-        quality = self._believed(stream)
-        known = {o.name: o.cost_gpu_s for o in self.config.reference}
-        return tuple(
-            self._priced(RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)))
-            for c in prep.config_list(stream, self.config)
-        )
-
-    def _priced(self, option: RetrainOption) -> RetrainOption:
-        cost = option.cost_gpu_s * (1 + self.config.cost_margin_frac) + self._gate_gpu_s()
-        return replace(option, cost_gpu_s=cost / self.state.delivered_frac, memory_mib=self.config.train_memory_mib)
-
-    def _gate_gpu_s(self) -> float:
-        return self.config.gate_frames * self.state.golden_gpu_s
 
     def _epoch_done(self, event: EpochDone) -> None:
         running = self._running(event.stream, event.report.job)
@@ -580,7 +538,7 @@ class BoxEngine:
             self._observe(stream, old, new)
             stream.gains = [*stream.gains, new - old][-MAX_GAINS:]
         verdict = admission.judge(
-            old, new, gain_sd=event.gain_sd, frames=event.frames, belief=_promised(stream.judged),
+            old, new, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
         if verdict.admitted:
@@ -592,7 +550,7 @@ class BoxEngine:
                 )
             )  # fmt: skip
             return
-        stream.note = _refusal(old, verdict)
+        stream.note = _refusal(old, new, verdict)
         stream.refused = old is not None and new is not None
         if stream.leader is not None:
             stream.alone = self.state.window
@@ -640,6 +598,8 @@ class BoxEngine:
             stream.learned = None  # its frames may be gone: that is not tried for ever
         elif task.kind == "probe":
             self._enqueue(prep.profile_of(stream, self.state))
+        elif task.kind == "profile":
+            self._disband(stream)
         self._next_prep(event.at_s)
 
     def _swap_done(self, event: SwapDone) -> None:
@@ -648,6 +608,7 @@ class BoxEngine:
             return
         old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
         stream.candidate, stream.learned, stream.reference = None, self.state.window - 1, None
+        stream.held_out = self.config.gate_frames
         if stream.swapping in ("reuse", "rollback"):
             self._serves_again(stream, old)
             self._go_on(stream, event.at_s)
@@ -725,7 +686,7 @@ class BoxEngine:
     def _decide(self, remaining_s: float) -> tuple[Snapshot, Plan]:
         """A snapshot and its plan. Retrainings that run may have come to need more memory than there is (a camera joined, a device's
         share is at a gate): then they are given up, because a plan that cannot be placed is never made."""
-        snapshot = self._snapshot(remaining_s)
+        snapshot = snapshot_of(self.state, self.config, remaining_s, cached=self._needs.cached)
         try:
             return snapshot, self._policy(snapshot)
         except ConfigError as error:
@@ -734,42 +695,8 @@ class BoxEngine:
             if stream.running is not None:
                 self._drop_training(stream, "its memory no longer fits")
                 stream.done = True
-        snapshot = self._snapshot(remaining_s)
+        snapshot = snapshot_of(self.state, self.config, remaining_s, cached=self._needs.cached)
         return snapshot, self._policy(snapshot)
-
-    def _snapshot(self, remaining_s: float) -> Snapshot:
-        config = self.config
-        views = tuple(self._view(s) for s in self.state.ordered() if s.live)
-        return Snapshot(
-            remaining_s=remaining_s, capacity_pct=config.capacity_pct - self._gate_pct(), quantum_pct=config.quantum_pct,
-            min_quality=config.min_quality, streams=views, estimate=config.estimate, speed=config.speed,
-            train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
-            gpus=tuple(replace(g, capacity_pct=g.capacity_pct - self._gate_pct(g.id)) for g in config.gpus),
-            network=config.network,
-        )  # fmt: skip
-
-    def _gate_pct(self, gpu: str | None = None) -> int:
-        """Gates that are running keep the share their retraining had; the planner sees what is left (on one device, or in all)."""
-        gating = [s for s in self.state.streams.values() if s.live and s.gating]
-        if gpu is None:
-            return round(sum(s.train_pct for s in gating))
-        return sum(pct for s in gating for id, pct in s.gpu_pct if id == gpu)
-
-    def _view(self, stream: StreamState) -> StreamView:
-        running = stream.running
-        if running is not None:
-            option = replace(running.option, cost_gpu_s=running.left_gpu_s())
-            retrain: tuple[RetrainOption, ...] = (option,)
-        else:
-            retrain = () if stream.done or stream.gating or stream.candidate else stream.options
-        return StreamView(
-            id=stream.id, quality=self._believed(stream), knobs=stream.knobs, retrain=retrain,
-            running=running.option.name if running else None, traits=stream.traits,
-            cached=stream.cached if self._needs.cached and not stream.done and not stream.candidate else (),
-        )  # fmt: skip
-
-    def _believed(self, stream: StreamState) -> float:
-        return self.config.prior_quality if stream.quality is None else stream.quality
 
     def _apply(self, plan: Plan, snapshot: Snapshot, first: bool) -> None:
         starts: list[Command] = []
@@ -833,7 +760,7 @@ class BoxEngine:
         stream.running = Running(
             job=job, config=config, option=option, raw=next((o for o in stream.raw if o.name == name), None),
             start_quality=measured, lift=0.0 if measured is None or stream.quality is None else stream.quality - measured,
-            gate_gpu_s=min(self._gate_gpu_s(), option.cost_gpu_s), started_s=self.state.replanned_s,
+            gate_gpu_s=min(belief.gate_gpu_s(self.state, self.config), option.cost_gpu_s), started_s=self.state.replanned_s,
             expected=stream.expected.get(name, Expected()), members=members,
         )  # fmt: skip
         stream.retrained = name
@@ -852,6 +779,7 @@ class BoxEngine:
         """Cameras came, went or changed: give the shares out anew under the rules of the current phase."""
         if self.state.phase == "prepare":
             self._share_prep()
+            self._next_prep(at_s)  # what was waited for may be gone
         elif self.state.phase == "planned":
             self._plan(at_s)
 
@@ -973,17 +901,11 @@ def _split_share(leader: StreamState, judges: list[StreamState]) -> None:
         stream.gpu_pct = tuple((gpu, pct // parts + (number < pct % parts)) for gpu, pct in gpu_pct)
 
 
-def _promised(job: Running | None) -> admission.Belief:
-    """What a retraining was expected to win when it was begun."""
-    if job is None or job.start_quality is None:
-        return admission.REUSED
-    mean = job.option.end_quality - job.start_quality - job.lift
-    return admission.Belief(mean=mean, sd=max(LEAST_PROMISE_SD, job.option.quality_sd or admission.REUSED.sd))
-
-
-def _refusal(serving: float | None, verdict: admission.Verdict) -> str:
+def _refusal(serving: float | None, candidate: float | None, verdict: admission.Verdict) -> str:
     if serving is None:
         return "no labels to judge the retrained model by"
+    if candidate is None:
+        return "nobody can say what the retrained model is worth"
     if verdict.gain <= 0:
         return "retrained model was not better"
     return (

@@ -212,7 +212,6 @@ class StreamState:
     drift: Drift | None = None
     full: bool = True  # this window is examined in full
     examined: bool = False  # ... and was
-    n_train: int = 0
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
     probed: float | None = None  # what a probe measured of `candidate`
     refused: bool = False  # the gate measured its retraining and kept the old model
@@ -267,7 +266,7 @@ class StreamState:
         self.raw, self.expected, self.judged, self.observed = (), {}, None, None
         self.traits, self.leaving, self.measured = None, None, None
         self.look, self.signature, self.drift = None, None, None
-        self.full, self.examined, self.n_train, self.swapping = True, False, 0, "retrained"
+        self.full, self.examined, self.swapping, self.probed = True, False, "retrained", None
         self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
 
 

@@ -382,7 +382,7 @@ def test_cached_serves_the_model_whose_window_looked_alike_and_trains_nothing() 
     engine = cached_box()
     commands = labelled(engine, "day")
     swap = next(c for c in commands if isinstance(c, SwapModel))
-    assert (swap.stream, swap.version, swap.quality, swap.kind, swap.shadow) == ("a", "a-3", None, "chosen", False)
+    assert (swap.stream, swap.version, swap.quality, swap.cause, swap.shadow) == ("a", "a-3", None, "chosen", False)
     assert not [c for c in commands if isinstance(c, StartProfiling | StartRetraining)]
     engine.handle(SwapDone(at_s=11, stream="a", version="a-3"))
     stream = engine.state.streams["a"]

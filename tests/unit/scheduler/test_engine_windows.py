@@ -45,6 +45,7 @@ from scheduler.events import (
     SwapFailed,
     TimerFired,
 )
+from scheduler.snapshots import view_of
 from scheduler.types import CachedModel, EpochReport, Gpu, KnobProfile, Network, ProfileTrial, RetrainConfig, Traits
 
 CONFIG = RetrainConfig(name="full", epochs=4)
@@ -332,7 +333,7 @@ def test_progress_of_a_running_job_shrinks_what_the_planner_thinks_it_still_cost
     running = engine.state.streams["a"].running
     assert running is not None
     engine.handle(EpochDone(at_s=30, stream="a", report=EpochReport(job="a/train/1", epoch=3, loss=1.0, gpu_s=3.0)))
-    view = engine._view(engine.state.streams["a"])
+    view = view_of(engine.state.streams["a"], engine.config)
     assert view.retrain[0].cost_gpu_s < running.option.cost_gpu_s / 2
 
 

@@ -1,0 +1,101 @@
+"""What the engine believes of its cameras: measurements and predictions, corrected by what came of earlier ones
+(`scheduler.ekya.calibration`), and what a retraining will cost this box. Pure; the state is given and not changed, unless said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from scheduler import admission
+from scheduler.ekya import calibration, microprofile
+from scheduler.engine_state import BoxState, EngineConfig, Running, StreamState
+from scheduler.prep import config_list
+from scheduler.types import Observation, RetrainOption
+
+#: Raw profiles that are remembered for pruning.
+MAX_PROFILES = 8
+#: Frames of earlier windows that still count for the quality of a camera that does not drift.
+MAX_HELD_OUT = 32
+#: A promise is never believed to be surer than this (0-1): the gate must have its say.
+LEAST_PROMISE_SD = 0.05
+
+
+def quality_of(stream: StreamState, config: EngineConfig) -> float:
+    """Of the serving model; a camera that was never measured is given the prior's."""
+    return config.prior_quality if stream.quality is None else stream.quality
+
+
+def take_measurement(
+    stream: StreamState, state: BoxState, config: EngineConfig, measured: float, frames: int, *, calibrate: bool
+) -> float:
+    """What the serving model is believed to be worth, given what `frames` labels say; changes how many are behind that. Of a camera
+    that did not drift, the labels of earlier windows still hold."""
+    known = min(stream.held_out, MAX_HELD_OUT)
+    if not stream.full and stream.quality is not None and known + frames > 0:
+        stream.held_out = known + frames
+        return (known * stream.quality + frames * measured) / (known + frames)
+    stream.held_out = frames
+    return calibration.present(measured, stream=stream.id, history=history(state, config)) if calibrate else measured
+
+
+def corrected(stream: StreamState, state: BoxState, config: EngineConfig, *, calibrate: bool) -> tuple[RetrainOption, ...]:
+    """The camera's raw options as they should be planned on."""
+    if not calibrate:
+        return stream.raw
+    return calibration.correct(
+        stream.raw, stream=stream.id, quality=stream.measured or 0.0, serving=stream.quality or 0.0,
+        history=history(state, config), families=families(state, config),
+    )  # fmt: skip
+
+
+def history(state: BoxState, config: EngineConfig) -> list[Observation]:
+    """What came of all predictions that are remembered."""
+    return [*config.hold_out, *(seen for stream in state.ordered() for seen in stream.observations)]
+
+
+def families(state: BoxState, config: EngineConfig) -> Mapping[str, Hashable]:
+    """Name of each configuration, of the box and of single cameras -> what configurations that share a trial have in common."""
+    known = dict(config.families) or microprofile.family_names(config.retrain)
+    own = [c for stream in state.ordered() for c in stream.retrain]
+    return {**microprofile.family_names(own), **known} if own else known
+
+
+def remember_profile(stream: StreamState, state: BoxState, config: EngineConfig, profile: tuple[RetrainOption, ...]) -> None:
+    """Adds to the camera's profiles, and from time to time shortens its list (Ekya section 4.3: history pruning). What is worth
+    profiling is judged by what predictions are worth, so corrected ones are remembered; those that share a trial go together."""
+    if not profile:
+        return
+    stream.profiled += 1
+    stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
+    if config.prune_every and microprofile.prune_due(stream.profiled, config.prune_every):
+        stream.kept = microprofile.prune(stream.profiles, drop_frac=config.prune_frac, families=families(state, config))
+
+
+def unprofiled_options(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[RetrainOption, ...]:
+    """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
+    costs come from `EngineConfig.reference` when somebody measured them beforehand."""
+    quality = quality_of(stream, config)
+    known = {o.name: o.cost_gpu_s for o in config.reference}
+    options = (
+        RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)) for c in config_list(stream, config)
+    )
+    return tuple(priced(option, state, config) for option in options)
+
+
+def priced(option: RetrainOption, state: BoxState, config: EngineConfig) -> RetrainOption:
+    """With what comes on top of the training itself, on a machine that delivers what this one does."""
+    cost = option.cost_gpu_s * (1 + config.cost_margin_frac) + gate_gpu_s(state, config)
+    return replace(option, cost_gpu_s=cost / state.delivered_frac, memory_mib=config.train_memory_mib)
+
+
+def gate_gpu_s(state: BoxState, config: EngineConfig) -> float:
+    return config.gate_frames * state.golden_gpu_s
+
+
+def promised(job: Running | None) -> admission.Belief:
+    """What a retraining was expected to win when it was begun."""
+    if job is None or job.start_quality is None:
+        return admission.REUSED
+    mean = job.option.end_quality - job.start_quality - job.lift
+    return admission.Belief(mean=mean, sd=max(LEAST_PROMISE_SD, job.option.quality_sd or admission.REUSED.sd))

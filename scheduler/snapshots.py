@@ -1,0 +1,41 @@
+"""The state as a policy sees it (`scheduler.types.Snapshot`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler.belief import quality_of
+from scheduler.engine_state import BoxState, EngineConfig, StreamState
+from scheduler.types import Snapshot, StreamView
+
+
+def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, cached: bool) -> Snapshot:
+    """cached: the policy wants the models of earlier windows."""
+    return Snapshot(
+        remaining_s=remaining_s, capacity_pct=config.capacity_pct - _gate_pct(state), quantum_pct=config.quantum_pct,
+        min_quality=config.min_quality, estimate=config.estimate, speed=config.speed,
+        streams=tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live),
+        train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
+        gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
+        network=config.network,
+    )  # fmt: skip
+
+
+def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) -> StreamView:
+    running, idle = stream.running, not (stream.done or stream.gating or stream.candidate)
+    options = stream.options if idle else ()
+    if running is not None:
+        options = (replace(running.option, cost_gpu_s=running.left_gpu_s()),)
+    return StreamView(
+        id=stream.id, quality=quality_of(stream, config), knobs=stream.knobs, retrain=options,
+        running=running.option.name if running else None, traits=stream.traits,
+        cached=stream.cached if cached and not stream.done and not stream.candidate else (),
+    )  # fmt: skip
+
+
+def _gate_pct(state: BoxState, gpu: str | None = None) -> int:
+    """Gates that are running keep the share their retraining had; the planner sees what is left (on one device, or in all)."""
+    gating = [s for s in state.streams.values() if s.live and s.gating]
+    if gpu is None:
+        return round(sum(s.train_pct for s in gating))
+    return sum(pct for s in gating for id, pct in s.gpu_pct if id == gpu)
