@@ -25,7 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import ConfigError, UsageError
 from streams.drift import DriftSpec, apply_all
+from streams.motion import Motion, MotionOptions
 from streams.video import probe, read_frames
+
+#: Frames per second of a file that does not say.
+DEFAULT_FPS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,20 @@ class Footage:
                     if number in mine:
                         index = number - clip.start + offset
                         found[index] = apply_all(_fit(image, longest_px), self.drift, frame=index, seed=self.seed)
+            offset += length
+        return found
+
+    def regions(self, *, longest_px: int, options: MotionOptions | None = None) -> dict[int, np.ndarray]:
+        """What moves in each frame, as a camera would say it (`streams.motion`): float32 (N, 4) xyxy px of the frames that `load`
+        gives. Every frame is decoded and looked at once, in order of time; one that cannot be decoded is not there."""
+        motion, fps = Motion(options), self.fps or DEFAULT_FPS
+        found: dict[int, np.ndarray] = {}
+        offset = 0
+        for clip, length in zip(self.clips, self.lengths, strict=True):
+            for number, image in read_frames(clip.path, start=clip.start, stop=clip.start + length):
+                index = number - clip.start + offset
+                drifted = apply_all(_fit(image, longest_px), self.drift, frame=index, seed=self.seed)
+                found[index] = motion.find(drifted, at_s=index / fps)
             offset += length
         return found
 

@@ -29,6 +29,8 @@ def no_limit() -> None:
 class Sampler:
     """window: where samples go; the runtime sets it when a window opens. fps: samples per second and camera.
 
+    A frame of a camera that looks for movement, in which nothing moves, is not kept.
+
     problem: why nothing is kept now, '' when all is well. require_room raises StorageError when the disk is to be left alone.
     """
 
@@ -86,6 +88,8 @@ class Sampler:
         if frame is None:
             return 0
         self._seqs[camera.id] = frame.seq
+        if frame.regions is not None and not len(frame.regions):
+            return 0  # nothing moves: there is nothing that could be labelled
         self._require_room()
         self._store.add(frame, self.window)
         return 1

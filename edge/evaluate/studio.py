@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,24 @@ import torch
 from configs.errors import JobError, StreamError, StreamErrorCode
 from edge import jobs
 from edge.costs import CostProfile
+from edge.evaluate.seen import RememberedTask, seen_counts
 from edge.footage import Footage
 from edge.memo import Memo
 from models.detector import Detector
-from models.evaluate import match_counts
 from models.golden import PLAIN, Labelling
 from models.labelled import LabelledImage
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
+from streams.motion import MotionOptions, no_regions
 
 #: Ages (in frames of the footage) at which stale detections are really measured; ages between take the next lower one.
 AGES: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
 #: Every how-many-th frame the offered knobs analyse.
 STRIDES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
+#: Longer side of the frames that crops are cut from.
+REGIONS_PX = 640
 Log = Callable[[str], None]
 
 
@@ -106,12 +110,14 @@ class Studio:
         self.golden_version = key_of("golden", golden.spec, memo.digest_of(golden.state()))
         self.done = Work()
         self._detectors: dict[str, Detector] = {self.base_version: edge}
+        self.task: Task = RememberedTask(options.task, self._recall)
         self._images: dict[tuple[str, int], np.ndarray] = {}
+        self._regions: dict[tuple[str, int], np.ndarray] = {}
         self._index_of: dict[tuple[str, int], int] = {}
         self._digests: dict[tuple[str, int], str] = {}
         self._golden: dict[tuple[str, int], Detections] = {}
         self._counts: dict[tuple[str, str, int, int], np.ndarray] = {}
-        self._longest_px = max(edge.spec.input_px, golden.spec.input_px)
+        self._longest_px = longest_px(options.task, edge, golden)
         for stream in self.footage:
             self._load(stream)
 
@@ -135,6 +141,18 @@ class Studio:
             nearest = self._images[stream, index] = found.get(index, nearest)
             self._index_of[stream, id(nearest)] = index
         self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
+        if self.options.task.wants_regions:
+            self._find_regions(stream, sorted(wanted), found)
+
+    def _find_regions(self, stream: str, wanted: Sequence[int], found: Mapping[int, np.ndarray]) -> None:
+        """What moves in the wanted frames; a frame that another stands in for has that one's regions."""
+        moving = regions_of(self.footage[stream], self._longest_px, self.memo)
+        nearest = min(found)
+        for index in wanted:
+            nearest = index if index in found else nearest
+            self._regions[stream, index] = moving.get(nearest, no_regions())
+        count = float(np.mean([len(self._regions[stream, index]) for index in wanted]))
+        self.log(f"{stream}: {count:.1f} regions move in a frame")
 
     def bounds(self, stream: str, window: int) -> tuple[int, int]:
         """First frame of a window and the first after it."""
@@ -161,12 +179,22 @@ class Studio:
     def image(self, stream: str, index: int) -> np.ndarray:
         return self._images[stream, index]
 
+    def picture(self, stream: str, index: int) -> Picture:
+        """The frame as a task sees it."""
+        return Picture(image=self.image(stream, index), regions=self._regions.get((stream, index)))
+
     def index_of(self, stream: str, image: np.ndarray) -> int | None:
         """The frame that `image` (one of `image(...)`'s own arrays) shows; None for any other picture (a mirrored one, say)."""
         return self._index_of.get((stream, id(image)))
 
     def digest(self, stream: str, index: int) -> str:
-        """What identifies a frame's pixels, for memoised work."""
+        """What identifies a frame as a task sees it, for memoised work: its pixels, and what moves where the task asks for that."""
+        regions = self._regions.get((stream, index))
+        pixels = self.pixels(stream, index)
+        return pixels if regions is None else key_of(pixels, regions.tolist())
+
+    def pixels(self, stream: str, index: int) -> str:
+        """What identifies a frame's pixels."""
         if (stream, index) not in self._digests:
             self._digests[stream, index] = digest_of_image(self.image(stream, index))
         return self._digests[stream, index]
@@ -176,7 +204,7 @@ class Studio:
     def golden_labels(self, stream: str, index: int) -> Detections:
         """Golden detections of a frame, down to the lower of both score thresholds: from memory, the memo, or the model."""
         if (stream, index) not in self._golden:
-            self._golden[stream, index] = self._asked(self.image(stream, index), self.digest(stream, index))
+            self._golden[stream, index] = self._asked(self.image(stream, index), self.pixels(stream, index))
         return self._golden[stream, index]
 
     def golden_on(self, image: np.ndarray) -> Detections:
@@ -195,8 +223,9 @@ class Studio:
         return found
 
     def truth(self, stream: str, index: int) -> Detections:
-        """What should be found in a frame."""
-        return self.golden_labels(stream, index).above(self.options.scoring.score_min)
+        """What should be said of a frame."""
+        golden: Any = FromMemo(self, stream)
+        return self.options.task.labels(golden, [self.picture(stream, index)], score_min=self.options.scoring.score_min)[0]
 
     def counts(self, stream: str, version: str, index: int, stride: int) -> np.ndarray:
         """(tp, fp, fn) of a version on a frame when every stride-th frame is analysed: the mean over the ages that the shown
@@ -212,22 +241,30 @@ class Studio:
     def _counts_at(self, stream: str, version: str, index: int, age: int) -> np.ndarray:
         key = (stream, version, index, age)
         if key not in self._counts:
-            scoring = self.options.scoring
-            shown = self.predictions(stream, version, max(0, index - age))
-            found = match_counts(shown, self.truth(stream, index), iou_min=scoring.iou_min, score_min=scoring.score_min)
+            task, scoring = self.options.task, self.options.scoring
+            said = self.predictions(stream, version, max(0, index - age))
+            judge = partial(seen_counts, task) if age else task.counts
+            found = judge(said, self.truth(stream, index), scoring)
             self._counts[key] = np.array([found.tp, found.fp, found.fn], dtype=float)
         return self._counts[key]
 
     def predictions(self, stream: str, version: str, index: int) -> Detections:
-        """What a version finds in a frame, from the edge's score threshold on: from the memo, or the model."""
-        score_min = self.options.scoring.score_min
-        key = key_of("predict", version, self.digest(stream, index), score_min)
+        """What a version says of a frame, from the edge's score threshold on: from the memo, or the model."""
+        task, score_min = self.options.task, self.options.scoring.score_min
+        key = key_of("predict", version, self.digest(stream, index), score_min, *task_marks(task))
         found = self.memo.detections(key)
         if found is None:
             self.done.predictions += 1
-            found = self.detector(version).predict([self.image(stream, index)], score_min=score_min)[0]
+            found = task.predict(self.detector(version), [self.picture(stream, index)], score_min=score_min)[0]
             self.memo.keep_detections(key, found)
         return found
+
+    def _recall(self, model: Detector, picture: Picture, score_min: float) -> Detections | None:
+        """What `predictions` has for a job that asks a remembered version; None: not a frame of the footage, or another model."""
+        if not isinstance(model, FromMemo) or model.version is None or score_min != self.options.scoring.score_min:
+            return None
+        index = self.index_of(model.stream, picture.image)
+        return None if index is None else self.predictions(model.stream, model.version, index)
 
     def embedding(self, stream: str, version: str, index: int) -> np.ndarray:
         """float32 (D,): a version's features of a frame (`Detector.embed`): from the memo, or the model."""
@@ -312,7 +349,7 @@ class StudioSamples:
         return [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
 
     def picture(self, ref: Any) -> Picture:
-        return Picture(image=self._studio.image(ref.stream, ref.index))
+        return self._studio.picture(ref.stream, ref.index)
 
     def labels(self, ref: Any) -> Detections | None:
         return self._found.get((ref.stream, ref.index))
@@ -352,7 +389,8 @@ class StudioSamples:
 
     def _marks(self) -> tuple[object, ...]:
         """What else the labels depend on; nothing for plain ones, so that kept work stays valid."""
-        return () if self._options.labelling == PLAIN else (self._options.labelling,)
+        plain = self._options.labelling == PLAIN
+        return (*task_marks(self._options.task), *(() if plain else (self._options.labelling,)))
 
 
 class FromMemo:
@@ -361,34 +399,52 @@ class FromMemo:
 
     def __init__(self, studio: Studio, stream: str, version: str | None = None) -> None:
         self.spec = studio.golden.spec if version is None else studio.detector(version).spec
-        self._studio, self._stream, self._version = studio, stream, version
+        self.stream, self.version = stream, version
+        self._studio = studio
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: Any = None) -> list[Detections]:
-        return [self._seen(image).above(score_min) for image in images]
+        return [self._said(image, score_min) for image in images]
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([self._features(image) for image in images])
 
     def _features(self, image: np.ndarray) -> np.ndarray:
-        index = self._studio.index_of(self._stream, image)
-        assert self._version is not None, "nobody looks through the golden model"
+        index = self._studio.index_of(self.stream, image)
+        assert self.version is not None, "nobody looks through the golden model"
         if index is None:
-            return self._studio.detector(self._version).embed([image])[0]
-        return self._studio.embedding(self._stream, self._version, index)
+            return self._studio.detector(self.version).embed([image])[0]
+        return self._studio.embedding(self.stream, self.version, index)
 
     def state(self) -> dict[str, torch.Tensor]:
-        return (self._studio.golden if self._version is None else self._studio.detector(self._version)).state()
+        return (self._studio.golden if self.version is None else self._studio.detector(self.version)).state()
 
-    def _seen(self, image: np.ndarray) -> Detections:
-        index = self._studio.index_of(self._stream, image)
-        if index is None:
-            return self._studio.golden_on(image)
-        return self._found(index)
+    def _said(self, image: np.ndarray, score_min: float) -> Detections:
+        """The golden model's answers are kept, those of a served one by the studio's task: whatever else is asked, the model says."""
+        if self.version is not None:
+            return self._studio.detector(self.version).predict([image], score_min=score_min)[0]
+        index = self._studio.index_of(self.stream, image)
+        found = self._studio.golden_on(image) if index is None else self._studio.golden_labels(self.stream, index)
+        return found.above(score_min)
 
-    def _found(self, index: int) -> Detections:
-        if self._version is None:
-            return self._studio.golden_labels(self._stream, index)
-        return self._studio.predictions(self._stream, self._version, index)
+
+def longest_px(task: Task, *models: Detector) -> int:
+    """Size of the frames that are kept: what the models see of a frame; crops are cut from frames of a camera's usual size."""
+    return max(REGIONS_PX if task.wants_regions else 0, *(model.spec.input_px for model in models))
+
+
+def regions_of(footage: Footage, longest_px: int, memo: Memo) -> dict[int, np.ndarray]:
+    """What moves in each frame (`Footage.regions`): from the memo, or looked for."""
+    key = key_of("regions", footage.key(), footage.fps, longest_px, MotionOptions())
+    found = memo.json(key)
+    if found is None:
+        found = {str(index): regions.tolist() for index, regions in footage.regions(longest_px=longest_px).items()}
+        memo.keep_json(key, found)
+    return {int(index): np.array(regions, np.float32).reshape(-1, 4) for index, regions in found.items()}
+
+
+def task_marks(task: Task) -> tuple[str, ...]:
+    """What a task adds to the keys of remembered work; nothing for detection, so that kept work stays valid."""
+    return () if task is DETECTION else (task.name,)
 
 
 def f1_of(counts: np.ndarray) -> float:

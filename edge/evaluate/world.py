@@ -157,7 +157,7 @@ class EvaluateWorld:
             self.samples.now_s = at_s
             look = jobs.run_at_once(
                 jobs.look_steps(
-                    self.samples, self._options.task, self._remembered(command.stream, command.version),
+                    self.samples, self._studio.task, self._remembered(command.stream, command.version),
                     stream=command.stream, window=command.window, frames=command.frames, version=command.version,
                     score_min=self._options.scoring.score_min,
                 )
@@ -176,7 +176,7 @@ class EvaluateWorld:
             result = jobs.run_at_once(
                 jobs.probe_steps(
                     self.samples, self._remembered(command.stream, command.version), candidates, stream=command.stream,
-                    window=command.window, scoring=self._options.scoring, task=self._options.task,
+                    window=command.window, scoring=self._options.scoring, task=self._studio.task,
                 )
             )  # fmt: skip
             self.record.probes.append(self._probed(command, result, at_s))
@@ -217,7 +217,8 @@ class EvaluateWorld:
                 jobs.label_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     stream=command.stream, window=command.window, frames=command.frames,
-                    holdout_frac=command.holdout_frac, scoring=self._options.scoring, labelling=self._options.labelling,
+                    holdout_frac=command.holdout_frac, scoring=self._options.scoring, task=self._studio.task,
+                    labelling=self._options.labelling,
                 )
             )  # fmt: skip
             key = (command.stream, command.window + 1)
@@ -257,7 +258,7 @@ class EvaluateWorld:
                 jobs.profile_steps(
                     self.samples, self._studio.detector(command.version), stream=command.stream, window=command.window,
                     configs=[config], epochs=command.epochs, data_frac=command.data_frac, budget_gpu_s=float("inf"),
-                    seed=self._options.seed, timer=lambda: 0.0, scoring=self._options.scoring,
+                    seed=self._options.seed, timer=lambda: 0.0, scoring=self._options.scoring, task=self._options.task,
                 )
             )  # fmt: skip
             found = {"quality": list(trials[0].quality), "n_profiled": trials[0].n_profiled, "n_total": trials[0].n_total}
@@ -320,7 +321,8 @@ class EvaluateWorld:
             jobs.retrain_steps(
                 self.samples, self._studio.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=self._options.replay_windows, config=command.config,
-                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None, members=command.members,
+                seed=int(version[:8], 16), timer=lambda: 0.0, on_epoch=lambda report: None, task=self._options.task,
+                members=command.members,
             )
         )  # fmt: skip
 
@@ -338,7 +340,7 @@ class EvaluateWorld:
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
-                    labelling=self._options.labelling,
+                    labelling=self._options.labelling, task=self._studio.task,
                 )
             )  # fmt: skip
             self.record.gates.append(
