@@ -8,7 +8,7 @@ from scheduler.drift.tests import CLASS_MIX, CONFIDENCE, EMBEDDING, IMAGE, NAMES
 from scheduler.types import Drift, DriftTest, Look
 
 #: Distances at which a detector alone says "nothing is as it was".
-_FULL: dict[str, float] = {CLASS_MIX: 0.8, CONFIDENCE: 0.4, EMBEDDING: 1.0, IMAGE: 3.0}
+_FULL: dict[str, float] = {CLASS_MIX: 0.8, CONFIDENCE: 0.4, EMBEDDING: 1.4, IMAGE: 3.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,9 @@ def drift(reference: Look | None, current: Look, config: DriftConfig | None = No
     """A window against its reference. It drifted when any detector fires; each is asked at alpha / (number asked), so that all together
     alarm no more often than alpha (Bonferroni), however they depend on each other.
 
-    magnitude follows the largest distance, fired or not, and never falls when a distance grows. Without a reference, or with too few
-    frames, nothing fires and `note` says so."""
+    magnitude is the largest distance of those that fired, as part of what each can be (`_FULL`): 0 while there is no drift, for a
+    distance within chance says nothing, and never less when a change grows. Without a reference, or with too few frames, nothing
+    fires and `note` says so."""
     config = config or DriftConfig()
     if reference is None:
         return Drift(drifted=False, magnitude=0.0, note="no reference yet: nothing to compare with")
@@ -40,15 +41,16 @@ def drift(reference: Look | None, current: Look, config: DriftConfig | None = No
     asked = [
         run_test(name, reference, current, alpha=alpha, blocks=config.blocks, splits=config.splits) for name in config.tests
     ]
-    tests = tuple(test for test in asked if test is not None)
+    fired = [test for test in asked if test is not None and test.fired]
     return Drift(
-        drifted=any(test.fired for test in tests), magnitude=max(map(_magnitude, tests), default=0.0), tests=tests,
+        drifted=bool(fired), magnitude=max(map(_magnitude, fired), default=0.0),
+        tests=tuple(test for test in asked if test is not None),
         note=_note(reference, current, [name for name, test in zip(config.tests, asked, strict=True) if test is None]),
     )  # fmt: skip
 
 
 def _magnitude(test: DriftTest) -> float:
-    return min(1.0, max(0.0, test.statistic / _FULL[test.name]))
+    return min(1.0, test.statistic / _FULL[test.name])
 
 
 def _note(reference: Look, current: Look, unasked: list[str]) -> str:

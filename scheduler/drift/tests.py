@@ -8,7 +8,7 @@ and never less than a floor, under which a difference may be certain and still i
 |---|---|---|---|
 | class-mix | Hellinger's, of objects per frame and class | as many of each | none of the same class |
 | confidence | mean score of a detection | same | from sure to nothing |
-| embedding | maximum mean discrepancy (Gretton et al. 2012), Gaussian kernel of median width | same features | about as far as may be |
+| embedding | maximum mean discrepancy (Gretton et al. 2012), Gaussian kernel of median width | same features | 1.4 is as far as may be |
 | image | brightness, contrast, sharpness, in fixed units, root of squares | same | e.g. 32 grey levels darker |
 
 Confidence and embedding mean the same only for looks by one model version.
@@ -61,7 +61,8 @@ def run_test(
         return None
     if reference.version != current.version and name not in ANY_VERSION:
         return None
-    halves = Halves(n_reference=len(reference.frames), n_current=len(current.frames), blocks=count, splits=splits)
+    enough = max(splits, int(4 / alpha))  # a rare threshold wants many deals
+    halves = Halves(n_reference=len(reference.frames), n_current=len(current.frames), blocks=count, splits=enough)
     compared = compare(frames, halves)
     if compared is None:
         return None
