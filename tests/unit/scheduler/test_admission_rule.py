@@ -1,0 +1,151 @@
+"""Who may serve: few frames demand more, a promise alone admits nothing, what is not a number admits nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.admission import REUSED, Belief, Verdict, error_of, judge, posterior
+
+UNIT = st.floats(0, 1)
+SDS = st.none() | st.floats(0, 1)
+RISKS = st.floats(0.01, 0.5)
+BELIEFS = st.builds(Belief, mean=st.floats(-1, 1), sd=st.floats(0.01, 1))
+
+
+def verdict(gain: float, *, gain_sd: float | None = 0.05, frames: int = 16, **options: float | Belief) -> Verdict:
+    return judge(0.4, 0.4 + gain, gain_sd=gain_sd, frames=frames, **options)  # type: ignore[arg-type]
+
+
+def test_worked_example() -> None:
+    # 16 frames: e^2 = .05^2 * 15/13 + (.25/16)^2 = .003129, prior N(0, .01): w = .01/.013129 = .7617
+    found = judge(0.4, 0.5, gain_sd=0.05, frames=16, risk=0.4)
+    assert found.expected == pytest.approx(0.07617, abs=1e-4)
+    assert found.chance == pytest.approx(0.5 * math.erfc(-0.07617 / (math.sqrt(0.7617 * 0.003129) * math.sqrt(2))), abs=1e-3)
+    assert found.admitted
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_a_number_admits_nothing(bad: float | None) -> None:
+    assert not judge(bad, 0.9, gain_sd=0.01, frames=16).admitted
+    assert not judge(0.1, bad, gain_sd=0.01, frames=16).admitted
+
+
+def test_a_promise_without_a_seen_gain_admits_nothing() -> None:
+    sure = Belief(mean=0.5, sd=0.01)
+    assert not verdict(0.0, belief=sure).admitted
+    assert not verdict(-0.001, belief=sure).admitted
+    assert verdict(0.001, belief=sure).admitted
+
+
+def test_a_promise_that_was_broken_needs_more_proof_than_one_that_was_kept() -> None:
+    seen = 0.03
+    assert verdict(seen, belief=Belief(mean=0.1, sd=0.05), risk=0.2).admitted
+    assert not verdict(seen, belief=Belief(mean=-0.1, sd=0.05), risk=0.2).admitted
+
+
+def test_fewer_frames_demand_more() -> None:
+    least = [min(g for g in np.arange(0, 1, 0.002) if verdict(g, frames=n, gain_sd=0.2 / math.sqrt(n), risk=0.2).admitted)
+             for n in (3, 5, 8, 16, 64)]  # fmt: skip
+    assert least == sorted(least, reverse=True)
+    assert least[0] > 4 * least[-1]
+
+
+def test_one_frame_hardly_ever_proves_anything() -> None:
+    assert not judge(0.3, 0.5, gain_sd=None, frames=1, risk=0.4).admitted
+    assert error_of(None, 1) == error_of(0.0, 1) == error_of(float("nan"), 9) == 0.5
+
+
+def test_frames_that_agree_by_chance_still_leave_room_for_doubt() -> None:
+    assert error_of(0.0, 4) == pytest.approx(0.25 / 4)
+    assert error_of(0.0, 400) < 0.001
+
+
+def test_a_driver_that_knows_the_truth_is_believed() -> None:
+    """A recorded trace tells no spread: then the rule is the plain margin."""
+    assert verdict(1e-6, gain_sd=None).admitted
+    assert not verdict(0.019, gain_sd=None, margin=0.02).admitted
+    assert verdict(0.03, gain_sd=None, margin=0.02, belief=Belief(mean=-0.9, sd=0.05)).admitted
+
+
+@given(UNIT, UNIT, SDS, st.integers(0, 99), BELIEFS, st.floats(0, 0.5), RISKS)
+def test_no_more_is_admitted_when_anything_becomes_worse(
+    old: float, new: float, sd: float | None, frames: int, belief: Belief, margin: float, risk: float
+) -> None:
+    found = judge(old, new, gain_sd=sd, frames=frames, belief=belief, margin=margin, risk=risk)
+    assert 0.0 <= found.chance <= 1.0
+    if found.admitted:
+        assert new - old > margin
+        assert judge(old, new, gain_sd=sd, frames=frames, belief=belief, margin=margin, risk=0.5).admitted
+        assert judge(max(0.0, old - 0.1), new, gain_sd=sd, frames=frames, belief=belief, margin=margin, risk=risk).admitted
+        better = Belief(mean=belief.mean + 0.2, sd=belief.sd)
+        assert judge(old, new, gain_sd=sd, frames=frames, belief=better, margin=margin, risk=risk).admitted
+
+
+@given(st.floats(-1, 1), st.floats(0, 1), BELIEFS)
+def test_the_posterior_lies_between_what_was_seen_and_what_was_expected(gain: float, error: float, belief: Belief) -> None:
+    mean, sd = posterior(gain, error, belief)
+    low, high = sorted((gain, belief.mean))
+    assert low - 1e-9 <= mean <= high + 1e-9
+    assert sd <= min(error, belief.sd) + 1e-9 if error > 0 else sd == 0
+
+
+@given(UNIT, UNIT, st.sampled_from([float("nan"), float("inf"), 0.0, -1.0]))
+def test_a_belief_that_means_nothing_counts_as_none(old: float, new: float, odd: float) -> None:
+    plain = judge(old, new, gain_sd=0.05, frames=9, belief=REUSED)
+    assert judge(old, new, gain_sd=0.05, frames=9, belief=Belief(mean=0.0, sd=odd)) == plain
+
+
+def test_against_a_plain_margin_and_a_z_test_it_takes_fewer_bad_models_for_the_same_loss() -> None:
+    """A world of frames (beta-binomial objects), half-good promises and one bad retraining in seven; 16 frames judge."""
+    rows = [_draw(np.random.default_rng(seed), frames=16) for seed in range(1500)]
+
+    def outcome(admits: list[bool]) -> tuple[float, float]:
+        lost = np.mean([max(0.0, r.truth) - r.truth * a for r, a in zip(rows, admits, strict=True)])
+        return float(lost), float(np.mean([a and r.truth < -0.02 for r, a in zip(rows, admits, strict=True)]))
+
+    def rule(risk: float) -> tuple[float, float]:
+        return outcome([judge(r.old, r.new, gain_sd=r.sd, frames=16, belief=r.belief, risk=risk).admitted for r in rows])
+
+    plain = outcome([r.new > r.old for r in rows])
+    z_half = outcome([r.new - r.old > 0.5 * r.sd for r in rows])
+    margin = outcome([r.new - r.old > 0.05 for r in rows])
+    careful, bold = rule(0.3), rule(0.4)
+    assert bold[0] < plain[0] + 0.001
+    assert bold[1] < 0.95 * plain[1]
+    assert careful[0] <= z_half[0] + 0.0005
+    assert careful[1] <= z_half[1] + 0.004
+    assert careful[0] < margin[0]
+
+
+class _Row:
+    """One retraining: seen F1 before and after, its error by the jackknife, the true gain, what was expected."""
+
+    def __init__(self, old: float, new: float, sd: float, truth: float, belief: Belief) -> None:
+        self.old, self.new, self.sd, self.truth, self.belief = old, new, sd, truth, belief
+
+
+def _draw(rng: np.random.Generator, *, frames: int) -> _Row:
+    from models.evaluate import MatchCounts, gain_sd
+
+    promise = abs(rng.normal(0.03, 0.06))
+    gain = -rng.uniform(0.05, 0.5) if rng.random() < 0.15 else rng.normal(0.6 * promise, 0.06)
+    old = rng.uniform(0.2, 0.85)
+    new = float(np.clip(old + gain, 0.01, 0.98))
+
+    def counts(right: float) -> list[MatchCounts]:
+        """Objects that are found with a chance of its own per frame; as many false alarms as misses."""
+        part = rng.beta(3 * right, 3 * (1 - right), frames)
+        objects = rng.poisson(4, frames)
+        hit, false = rng.binomial(objects, part), rng.binomial(objects, 1 - part)
+        return [MatchCounts(int(h), int(f), int(o - h)) for h, f, o in zip(hit, false, objects, strict=True)]
+
+    before, after = counts(old), counts(new)
+    sd = gain_sd(before, after)
+    assert sd is not None
+    seen = [MatchCounts.total(c).f1 for c in (before, after)]
+    return _Row(seen[0], seen[1], sd, new - old, Belief(mean=0.6 * promise, sd=0.1))
