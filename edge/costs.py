@@ -20,7 +20,9 @@ from configs.errors import ConfigError
 from models.detector import Detector
 from models.labelled import LabelledImage
 from models.retrain import retrain
-from scheduler.types import Detections, RetrainConfig
+from models.tasks.base import Picture, Task
+from models.tasks.detection import DETECTION
+from scheduler.types import RetrainConfig
 
 #: Samples per measurement; the median is kept.
 REPEATS = 5
@@ -121,12 +123,16 @@ def _median_cost(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return float(np.median(costs))
 
 
-def measure_costs(edge: Detector, golden: Detector, images: Sequence[np.ndarray], *, head_frac: float = 0.3) -> CostProfile:
-    """Runs the real models on real images on this machine; the mean over the images, because a network's work follows their shape.
-    images: at least one, uint8 (H, W, 3)."""
+def measure_costs(
+    edge: Detector, golden: Detector, images: Sequence[np.ndarray], *, head_frac: float = 0.3, task: Task = DETECTION,
+    regions: Sequence[np.ndarray] | None = None,
+) -> CostProfile:  # fmt: skip
+    """Runs the real models on real images on this machine; the mean over the images, because a network's work follows their shape,
+    and a classifier's what moves in them. images: at least one, uint8 (H, W, 3); regions: of each, where the task wants them."""
     if not len(images):
         raise ValueError("measure_costs needs at least one image")
-    per_image = [_measured(edge, golden, image, head_frac) for image in images]
+    pictures = [Picture(image=image, regions=None if regions is None else regions[i]) for i, image in enumerate(images)]
+    per_image = [_measured(task, edge, golden, picture, head_frac) for picture in pictures]
     means: dict[str, Any] = {
         f.name: float(np.mean([getattr(c, f.name) for c in per_image]))
         for f in fields(CostProfile)
@@ -135,25 +141,26 @@ def measure_costs(edge: Detector, golden: Detector, images: Sequence[np.ndarray]
     return replace(per_image[0], **means)
 
 
-def _measured(edge: Detector, golden: Detector, image: np.ndarray, head_frac: float) -> CostProfile:
-    labels = golden.predict([image])[0]
+def _measured(task: Task, edge: Detector, golden: Detector, picture: Picture, head_frac: float) -> CostProfile:
+    labels = task.labels(golden, [picture], score_min=0.25)[0]
+    sample = LabelledImage(image=picture.image, labels=labels)
     return CostProfile(
-        infer_gpu_s=_median_cost(lambda: edge.predict([image])),
-        golden_gpu_s=_median_cost(lambda: golden.predict([image]), repeats=3),
-        train_gpu_s=_train_cost(edge, image, labels, layers_frac=1.0),
-        train_head_gpu_s=_train_cost(edge, image, labels, layers_frac=head_frac),
+        infer_gpu_s=_median_cost(lambda: task.predict(edge, [picture])),
+        golden_gpu_s=_median_cost(lambda: task.labels(golden, [picture], score_min=0.25), repeats=3),
+        train_gpu_s=_train_cost(task, edge, sample, layers_frac=1.0),
+        train_head_gpu_s=_train_cost(task, edge, sample, layers_frac=head_frac),
         head_frac=head_frac,
         init_gpu_s=_median_cost(edge.clone, repeats=3),
         source="measured here, one core",
     )
 
 
-def _train_cost(edge: Detector, image: np.ndarray, labels: Detections, *, layers_frac: float) -> float:
+def _train_cost(task: Task, edge: Detector, sample: LabelledImage, *, layers_frac: float) -> float:
     config = RetrainConfig(name="cost", epochs=2, batch=4, layers_frac=layers_frac)
-    data = [LabelledImage(image=image, labels=labels)] * 4
+    data = [sample] * 4
 
     def run() -> None:
-        for _ in retrain(edge.clone(), data, config, seed=0):
+        for _ in retrain(edge.clone(), data, config, seed=0, task=task):
             pass
 
     return max(1e-6, (_median_cost(run, repeats=2) - _median_cost(edge.clone, repeats=2)) / (config.epochs * len(data)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from configs.errors import UsageError
@@ -15,14 +16,13 @@ from configs.files import atomic_write, storage_errors
 from edge.costs import CostProfile, load_costs, measure_costs
 from edge.evaluate.plot import draw
 from edge.evaluate.run import PolicyResult, engine_config, fixed_configs, result_json, run_policy
-from edge.evaluate.studio import EvaluateOptions, Studio
+from edge.evaluate.studio import EvaluateOptions, Studio, longest_px, regions_of
 from edge.evaluate.trace import trace_of
 from edge.footage import Footage, footage_of_videos, load_scenario
 from edge.memo import Memo
 from edge.plotting import check_plot_path
 from models.detector import Detector
 from models.labelled import spread
-from models.zoo import load_detector
 from scheduler.registry import expand_list
 from scheduler.types import RetrainConfig
 
@@ -70,12 +70,13 @@ def evaluate_command(
     footage = _footage(videos, scenario, footage_dir, options)
     if not retrain:
         raise UsageError("there is no retraining configuration to offer", remedy="list some under models.retrain")
-    edge_detector, golden_detector = load_detector(edge), load_detector(golden)
+    task, memo = options.task, Memo(cache)
+    edge_detector, golden_detector = task.load(edge), task.load_golden(golden)
     with one_thread():
-        profile = _costs(costs, edge_detector, golden_detector, footage, options.gpu_speed)
+        profile = _costs(costs, edge_detector, golden_detector, footage, options, memo)
         log(profile.describe())
         options = replace(options, engine=engine_config(options, profile, retrain))
-        studio = Studio(footage, edge_detector, golden_detector, profile, options, Memo(cache), log)
+        studio = Studio(footage, edge_detector, golden_detector, profile, options, memo, log)
         log(f"inference on every frame of all streams needs {studio.full_pct * len(footage):.0f} % of a GPU")
         results = run_all(studio, names, log, progress)
         answer = {
@@ -83,6 +84,8 @@ def evaluate_command(
             "fixed_configs": fixed_configs(options.engine),
             "edge": edge,
             "golden": golden,
+            "task": task.name,
+            "quality": task.quality_name,
         }
         if trace is not None:
             write_file(trace, trace_of(studio, results).model_dump_json(indent=1))
@@ -108,7 +111,9 @@ def run_all(
         tell(0.0)
         result = run_policy(studio, _with_names(name, fixed), shown_as=name, progress=tell)
         results.append(result)
-        log(f"{name}: mean F1 {result.mean_f1:.3f}, {result.retrainings} retrainings, {result.gpu_s:.0f} GPU-s")
+        log(
+            f"{name}: mean {studio.task.quality_name} {result.mean_f1:.3f}, {result.retrainings} retrainings, {result.gpu_s:.0f} GPU-s"
+        )
     progress("done", 1.0)
     return results
 
@@ -139,13 +144,42 @@ def _footage(
     return footage
 
 
-def _costs(path: Path | None, edge: Detector, golden: Detector, footage: Sequence[Footage], gpu_speed: float) -> CostProfile:
+def _costs(
+    path: Path | None, edge: Detector, golden: Detector, footage: Sequence[Footage], options: EvaluateOptions, memo: Memo
+) -> CostProfile:
     if path is not None:
-        return load_costs(path).scaled(gpu_speed)
-    longest_px = max(edge.spec.input_px, golden.spec.input_px)
+        return load_costs(path).scaled(options.gpu_speed)
+    size_px = longest_px(options.task, edge, golden)
     chosen = [footage[i] for i in spread(len(footage), COST_STREAMS)]
-    loaded = [stream.load([0, stream.frames // 2], longest_px=longest_px) for stream in chosen]
-    return measure_costs(edge, golden, [images[max(images)] for images in loaded if images]).scaled(gpu_speed)
+    measure = _costs_of_regions if options.task.wants_regions else _costs_of_frames
+    return measure(edge, golden, chosen, size_px, options, memo).scaled(options.gpu_speed)
+
+
+def _costs_of_frames(
+    edge: Detector, golden: Detector, chosen: Sequence[Footage], size_px: int, options: EvaluateOptions, memo: Memo
+) -> CostProfile:
+    loaded = [stream.load([0, stream.frames // 2], longest_px=size_px) for stream in chosen]
+    return measure_costs(edge, golden, [images[max(images)] for images in loaded if images], task=options.task)
+
+
+def _costs_of_regions(
+    edge: Detector, golden: Detector, chosen: Sequence[Footage], size_px: int, options: EvaluateOptions, memo: Memo
+) -> CostProfile:
+    """Of frames in which as much moves as on average."""
+    images: list[np.ndarray] = []
+    regions: list[np.ndarray] = []
+    for stream in chosen:
+        moving = regions_of(stream, size_px, memo)
+        index = usual_frame(moving)
+        images += stream.load([index], longest_px=size_px).values()
+        regions.append(moving[index])
+    return measure_costs(edge, golden, images, task=options.task, regions=regions)
+
+
+def usual_frame(moving: Mapping[int, np.ndarray]) -> int:
+    """The first frame whose number of regions is nearest to the mean of all."""
+    counts = np.array([len(regions) for regions in moving.values()])
+    return list(moving)[int(np.abs(counts - counts.mean()).argmin())]
 
 
 def _with_names(policy: str, fixed: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""F1 over time of every policy, as a picture."""
+"""Quality over time of every policy, as a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def draw(path: Path, results: Sequence[PolicyResult], options: EvaluateOptions) 
             times = (np.arange(len(mean)) + 0.5) * options.window_s
             axes.plot(times, mean, label=f"{result.policy} ({result.mean_f1:.3f})", **line_style(result.policy))
         axes.set_xlabel("virtual time, s")
-        axes.set_ylabel(f"F1 against golden labels (IoU {options.scoring.iou_min:g})")
+        by = "regions that moved" if options.task.wants_regions else f"IoU {options.scoring.iou_min:g}"
+        axes.set_ylabel(f"{options.task.quality_name} against golden labels ({by})")
         axes.set_title(f"{len(results[0].videos)} streams, {options.gpus:g} GPU")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
