@@ -17,8 +17,11 @@ import typer
 
 from configs.errors import DriftboxError, UsageError, redact
 from configs.load import load_config
-from edge.cli_common import ConfigFile, ConfigOption, DataDir, Json, OptionalConfig, load_given
-from edge.console import cell_text, print_json, print_table, say, say_json_line, show_error
+from configs.schema import BoxConfig
+from edge.cli_common import ConfigFile, DataDir, Json, OptionalConfig, load_given
+from edge.cli_labels import labels_app
+from edge.cli_models import models_app
+from edge.console import print_json, print_table, say, say_json_line, show_error
 from edge.logs import DEBUG_VARIABLE
 
 app = typer.Typer(
@@ -32,10 +35,10 @@ app = typer.Typer(
 decide_app = typer.Typer(
     help="What would one of the nine systems decide here, and why: JSON in, JSON out.", no_args_is_help=True
 )
-models_app = typer.Typer(help="Stored model versions of a box.", no_args_is_help=True)
 cameras_app = typer.Typer(help="The cameras of a box.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
+app.add_typer(labels_app, name="labels")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,8 +170,13 @@ def evaluate(
     videos: Annotated[
         list[Path] | None, typer.Argument(metavar="VIDEO...", help="Video files, one stream each.", show_default=False)
     ] = None,
-    edge: Annotated[str, typer.Option(help="Edge model, e.g. yolov8n@320.")] = "tinydet-edge",
-    golden: Annotated[str, typer.Option(help="Golden model, e.g. yolo26l@640.")] = "tinydet-golden",
+    task: Annotated[str, typer.Option(help="What the edge model is asked: detection, classification.")] = "detection",
+    edge: Annotated[
+        str | None, typer.Option(help="Edge model, e.g. yolov8n@320. Default: that of --config.", show_default=False)
+    ] = None,
+    golden: Annotated[
+        str | None, typer.Option(help="Golden model, e.g. yolo26l@640. Default: that of --config.", show_default=False)
+    ] = None,
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "lookahead,uniform,no-retrain",
     gpus: Annotated[float, typer.Option(min=0.05, max=64, help="GPUs of the virtual box.")] = 1.0,
     window_s: Annotated[float, typer.Option(min=10, help="Virtual seconds that a window stands for.")] = 200.0,
@@ -221,27 +229,31 @@ def evaluate(
     from edge.evaluate import EvaluateOptions, evaluate_command
     from edge.evaluate.command import RETRAIN
     from edge.wiring import engine_config, retrain_configs, scoring_of
+    from models.tasks.registry import task_of
 
+    chosen, usual = task_of(task), loaded.models.for_task(task)
+    edge, golden = edge or usual.edge, golden or usual.golden
+    tuned = RETRAIN if chosen.name == "detection" else retrain_configs(BoxConfig(), edge)
     # The golden model's cost is measured by the evaluation itself.
     from_config: dict[str, Any] = (
         {"engine": engine_config(loaded, 0.1), "scoring": scoring_of(loaded)} if config is not None else {}
     )
     options = EvaluateOptions(
         windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
-        gpu_speed=gpu_speed, seed=seed, **from_config,
+        gpu_speed=gpu_speed, seed=seed, task=chosen, **from_config,
     ).switched(drift=drift, reuse=reuse, group=group)  # fmt: skip
     with make_progress(enabled=not json) as progress:
-        task = progress.task("policies", total=100)
+        bar = progress.task("policies", total=100)
         answer = evaluate_command(
             videos=videos or (), scenario=scenario, footage_dir=footage, edge=edge, golden=golden, policies=policy, options=options,
-            retrain=retrain_configs(loaded, edge) if config is not None else RETRAIN, costs=costs, cache=cache,
-            trace=trace, plot=plot, log=progress.note, progress=lambda what, done_frac: task.set(round(100 * done_frac)),
+            retrain=tuned if config is None else retrain_configs(loaded, edge), costs=costs, cache=cache,
+            trace=trace, plot=plot, log=progress.note, progress=lambda what, done_frac: bar.set(round(100 * done_frac)),
         )  # fmt: skip
     if json:
         print_json(answer)
         return
     print_table(
-        ("policy", "mean F1", "retrainings", "admitted", "GPU-seconds"),
+        ("policy", f"mean {answer['quality']}", "retrainings", "admitted", "GPU-seconds"),
         [(r["policy"], f"{r['mean_f1']:.3f}", r["retrainings"], r["admitted"], round(r["gpu_s"])) for r in answer["policies"]],
     )
 
@@ -471,62 +483,3 @@ def cameras_list(config: OptionalConfig = None, json: Json = False) -> None:
             ("camera", "name", "address", "wanted frames/s", "state", "error", "quality (F1)"),
             [tuple(r.values()) for r in rows],
         )
-
-
-@models_app.command("list")
-def models_list(
-    camera: Annotated[str | None, typer.Option(help="Only this camera's.", show_default=False)] = None,
-    data_dir: DataDir = None,
-    config: ConfigOption = None,
-    json: Json = False,
-) -> None:
-    """Stored versions of every camera, oldest first, and which one serves."""
-    from edge.models_admin import list_models
-
-    rows = list_models(load_given(config, data_dir).box.data_dir, camera)
-    if json:
-        print_json({"models": rows})
-    else:
-        columns = ("camera", "version", "state", "quality (F1)", "made from", "made (UTC)")
-        keys = ("camera", "id", "state", "quality", "parent", "created")
-        print_table(columns, [tuple(row[key] for key in keys) for row in rows])
-
-
-@models_app.command("show")
-def models_show(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="Id of a version (`driftbox models list`).")],
-    data_dir: DataDir = None,
-    config: ConfigOption = None,
-    json: Json = False,
-) -> None:
-    """One version: where it comes from, how it was trained, how good it was, what its files are."""
-    from edge.models_admin import show_model
-
-    shown = show_model(load_given(config, data_dir).box.data_dir, version)
-    if json:
-        print_json(shown)
-        return
-    for key, value in shown.items():
-        for name, inner in value.items() if isinstance(value, dict) else [("", value)]:
-            say(f"{f'{key}.{name}' if name else key:<24} {cell_text(inner)}")
-
-
-@models_app.command("rollback")
-def models_rollback(
-    camera: Annotated[str, typer.Argument(metavar="CAMERA", help="Camera id.")],
-    version: Annotated[
-        str | None,
-        typer.Argument(metavar="[VERSION]", help="Version to serve; without it, the one before.", show_default=False),
-    ] = None,
-    data_dir: DataDir = None,
-    config: ConfigOption = None,
-    json: Json = False,
-) -> None:
-    """Let an older version serve again. A running box follows at once, a stopped one begins with it."""
-    from edge.models_admin import rollback
-
-    before, after = rollback(load_given(config, data_dir).box.data_dir, camera, version)
-    if json:
-        print_json({"camera": camera, "before": before, "after": after})
-    else:
-        say(f"{camera}: {after} serves again (before: {before})")

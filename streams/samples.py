@@ -209,6 +209,10 @@ class SampleStore:
             raise _damaged(path)
         return image
 
+    def picture_bytes(self, ref: SampleRef) -> bytes:
+        """The JPEG file as it lies there. KeyError: not there (any more)."""
+        return _read(self._picture(ref), ref)
+
     def load_regions(self, ref: SampleRef) -> np.ndarray | None:
         """What moved in the frame, float32 (N, 4) xyxy px; None: nobody looked, or the sample is not there (any more).
         StorageError 'corrupt': not a file of regions."""
