@@ -109,15 +109,15 @@ def _confidence(frames: tuple[FrameLook, ...], halves: Halves) -> _Compared | No
 
 
 def _embedding(frames: tuple[FrameLook, ...], halves: Halves) -> _Compared | None:
-    """Maximum mean discrepancy of two samples, biased estimate, kernel exp(-|x - y|^2 / (2 w^2)), w: median distance of two frames."""
+    """Maximum mean discrepancy of two samples, biased estimate, kernel exp(-|x - y|^2 / (2 w^2)), w: median distance of two frames of
+    one look. (Usually of any two frames; then the width grows with the drift, and the distance may fall when the drift grows.)"""
     sizes = {len(f.embedding) for f in frames}
     if len(sizes) != 1 or 0 in sizes:
         return None
     x = np.array([f.embedding for f in frames])  # (frames, features)
     square = ((x[:, None, :] - x[None, :, :]) ** 2).sum(axis=2)
-    width2 = max(
-        float(np.median(square[np.triu_indices(len(x), 1)])), _LEAST_WIDTH**2 * float((x * x).sum(axis=1).mean()), 1e-12
-    )
+    least2 = max(_LEAST_WIDTH**2 * float((x * x).sum(axis=1).mean()), 1e-12)
+    width2 = max(_median_within(square, halves.n_reference), least2)
     kernel = np.exp(-square / (2 * width2))
     centred = _centred_kernel(kernel, halves.n_reference)
     reference, current = halves.weights
@@ -133,6 +133,12 @@ def _image(frames: tuple[FrameLook, ...], halves: Halves) -> _Compared | None:
     signs = reference - current
     gaps = np.concatenate([signs[:1] @ values, signs[1:] @ halves.centred(values)])  # (1 + S, 3)
     return _Compared(distances=np.sqrt((gaps**2).sum(axis=1)), values=values)
+
+
+def _median_within(square: np.ndarray, n_reference: int) -> float:
+    """Median of the entries between different frames of one look."""
+    looks = (square[:n_reference, :n_reference], square[n_reference:, n_reference:])
+    return float(np.median(np.concatenate([look[np.triu_indices(len(look), 1)] for look in looks])))
 
 
 def _centred_kernel(kernel: np.ndarray, n_reference: int) -> np.ndarray:
