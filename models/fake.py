@@ -103,7 +103,9 @@ class FakeDetector:
             return _blurred(truth, float(np.clip(outputs[1].mean(), 0, 1)), image).above(score_min)
 
         example_px = (ROWS * CELL_PX, COLUMNS * CELL_PX)
-        return ServedBody(network=_Reader(self.skill).eval(), encode=encode, decode=decode, example_px=example_px)
+        return ServedBody(
+            network=_Reader(self.skill).eval().requires_grad_(False), encode=encode, decode=decode, example_px=example_px
+        )
 
     def trainable_layers(self) -> list[nn.Module]:
         return [self._net]

@@ -251,6 +251,7 @@ def picture_loss(heat: torch.Tensor, sides: torch.Tensor, targets: Targets) -> t
 
 def batch_loss(heat: torch.Tensor, sides: torch.Tensor, targets: Sequence[Targets]) -> torch.Tensor:
     """Mean of `picture_loss` over the batch."""
+    heat, sides = heat.float(), sides.float()  # in half precision a sure answer's logarithm is infinite
     losses = [picture_loss(heat[i], sides[i], target) for i, target in enumerate(targets)]
     return torch.stack(losses).mean()
 
@@ -260,6 +261,7 @@ def picture_distance(
 ) -> torch.Tensor:
     """How far one picture's answers are from a teacher's, per object it sees: Kullback-Leibler distance of the class heat maps, and
     of the box sides (log units) where the teacher is sure of something. Zero when they agree."""
+    heat, sides, wanted_heat, wanted_sides = heat.float(), sides.float(), wanted_heat.float(), wanted_sides.float()
     sure = wanted_heat.sigmoid().amax(dim=0)  # (h, w)
     per_object = sure.sum().clamp(min=1.0)
     classes = bernoulli_distance(heat, wanted_heat).sum() / per_object
@@ -403,7 +405,9 @@ class TinyDetector:
             return stays._detections(heat, sides, size, score_min)
 
         height, width = to_input(np.zeros((9, 16, 3), np.uint8), self.spec.input_px).shape[1:]
-        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=(height, width))
+        return ServedBody(
+            network=network.eval().requires_grad_(False), encode=encode, decode=decode, example_px=(height, width)
+        )
 
     def encode(self, image: np.ndarray, labels: Detections) -> tuple[torch.Tensor, Targets]:
         """The net's input and targets of one labelled picture."""

@@ -161,7 +161,8 @@ class TorchvisionDetector:
     def body(self) -> ServedBody:
         """Backbone and head: class logits (B, A, 91), box codes (B, A, 4), for FCOS centreness (B, A, 1). Scaling and normalising are
         torchvision's own and stay in `encode`, anchors, box decoding and suppression in `decode`."""
-        network = _RawNetwork(copy.deepcopy(self._model).to("cpu", memory_format=torch.contiguous_format)).eval()
+        network = _RawNetwork(copy.deepcopy(self._model).to("cpu", memory_format=torch.contiguous_format))
+        network.eval().requires_grad_(False)
         network.zero_grad(set_to_none=True)
         decoder = _Decoder(network.model, one_level=self._softmax())
 

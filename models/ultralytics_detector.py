@@ -209,7 +209,7 @@ class UltralyticsDetector:
 
         wide = letterbox(np.zeros((9, 16, 3), np.uint8), input_px=self.spec.input_px).image
         network = self._raw_network().to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=wide.shape[:2])
+        return ServedBody(network=network.eval().requires_grad_(False), encode=encode, decode=decode, example_px=wide.shape[:2])
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -228,10 +228,11 @@ class UltralyticsDetector:
     def _image_loss(self, heads: list[dict[str, Any]], row: int, boxed: Letterboxed, target: Detections) -> torch.Tensor:
         """The criterion of each head on one image of the batch, averaged over heads."""
         batch = _criterion_batch(boxed, target, self._device)
-        parts = [
-            criterion.loss(_one_image(head, row), batch)[0].sum()
-            for criterion, head in zip(self._criterion(), heads, strict=True)
-        ]
+        with torch.autocast(self._device.type, enabled=False):  # it decodes boxes: see `_heads`
+            parts = [
+                criterion.loss(_one_image(head, row), batch)[0].sum()
+                for criterion, head in zip(self._criterion(), heads, strict=True)
+            ]
         return torch.stack(parts).mean()
 
     def _criterion(self) -> list[Any]:
@@ -286,8 +287,13 @@ class UltralyticsDetector:
 
 
 def _heads(output: dict[str, Any]) -> list[dict[str, Any]]:
-    """Raw predictions of each head: the one-to-many head first."""
-    return [output["one2many"], output["one2one"]] if "one2many" in output else [output]
+    """Raw predictions of each head: the one-to-many head first. float32, also when the network computed in half precision: boxes of
+    eight bits would be pixels off."""
+    heads = [output["one2many"], output["one2one"]] if "one2many" in output else [output]
+    return [
+        {"boxes": head["boxes"].float(), "scores": head["scores"].float(), "feats": [level.float() for level in head["feats"]]}
+        for head in heads
+    ]
 
 
 def _one_image(head: dict[str, Any], row: int) -> dict[str, Any]:

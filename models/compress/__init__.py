@@ -1,0 +1,1 @@
+"""Smaller and cheaper networks: int8, pruning, export. See docs/compression.md."""

@@ -1,0 +1,60 @@
+"""The seam to runtimes: what carries out a network when it serves frames.
+
+A runtime turns the body of a detector (`models.detector.ServedBody`) into a `Form` for one picture shape, in two steps. `convert` is the
+slow one (seconds); it works on bytes and arrays alone, so that it can run in a process of its own (`models.serving.build`) and its files
+can be kept (`models.serving.cache`). `start` loads those files and is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from models.detector import ServedBody
+
+#: A form as it lies on a disk: file name -> content.
+Files = Mapping[str, bytes]
+#: (H, W) of what the network sees.
+ShapePx = tuple[int, int]
+#: Pictures that a form is calibrated on are as many at most: more cost seconds each and change little (docs/compression.md).
+MAX_CALIBRATION = 40
+
+
+class Form(Protocol):
+    """A network ready to run on pictures of one shape, on one thread. memory_mib: its files, or its weights where it has none."""
+
+    memory_mib: float
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        """array: float32 (1, 3, H, W) -> the network's outputs as float32 arrays, valid until the next `run`."""
+
+    def close(self) -> None:
+        """Frees what it holds; `run` must not be called any more."""
+
+
+class Runtime(Protocol):
+    """name: as configured ('openvino-int8'). precision: 'fp32', 'fp16' or 'int8'. portable: it has a `convert` step with files.
+    calibrated: `convert` needs pictures. libraries: whose versions decide whether kept files still fit."""
+
+    name: str
+    precision: str
+    portable: bool
+    calibrated: bool
+    libraries: tuple[str, ...]
+
+    def missing(self) -> str:
+        """Why it cannot be used on this machine; empty when it can."""
+
+    def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
+        """onnx: the network for one shape; arrays: what `ServedBody.encode` made of calibration pictures (float32 (1, 3, H, W)).
+        Raises JobError 'no_data' when it needs pictures and there are none, EnvironmentLacking when a library is missing."""
+
+    def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:
+        """Raises EnvironmentLacking when a library is missing, DriftboxError when the files cannot be loaded."""
+
+
+#: (runtime, onnx, arrays) -> files: where `convert` runs.
+Builder = Callable[[Runtime, bytes, Sequence[np.ndarray]], Files]

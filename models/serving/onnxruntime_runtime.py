@@ -1,0 +1,84 @@
+"""ONNX Runtime (MIT): CPU on one thread, CUDA where its provider is installed. The only file that imports it for serving."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.errors import DriftboxError, EnvironmentLacking
+from models.serving.base import Files, ShapePx
+
+if TYPE_CHECKING:
+    from models.detector import ServedBody
+
+MODEL = "model.onnx"
+
+
+def library() -> Any:
+    """The module, quiet. Raises EnvironmentLacking."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise EnvironmentLacking(
+            "onnxruntime is not installed", subject="onnxruntime", remedy="pip install onnxruntime"
+        ) from error
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime
+
+
+class OnnxForm:
+    def __init__(self, content: bytes, providers: list[str], threads: int) -> None:
+        ort = library()
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a spinning thread burns a neighbour's share
+        try:
+            self._session = ort.InferenceSession(content, options, providers=providers)
+        except Exception as error:  # its own exceptions share no base
+            raise DriftboxError(
+                f"onnxruntime cannot load this form: {str(error).splitlines()[0]}", subject=MODEL, remedy="make it again"
+            ) from error
+        self._input = self._session.get_inputs()[0].name
+        self.memory_mib = len(content) / 2**20
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        return list(self._session.run(None, {self._input: array}))
+
+    def close(self) -> None:
+        self._session = None
+
+
+class OnnxRuntime:
+    """threads: of one `run`; a job of the box has a core, so one by default."""
+
+    portable = True
+
+    def __init__(self, *, int8: bool = False, threads: int = 1) -> None:
+        self.name = "onnxruntime-int8" if int8 else "onnxruntime"
+        self.precision = "int8" if int8 else "fp32"
+        self.calibrated = int8
+        self.libraries: tuple[str, ...] = ("onnxruntime", "onnx")
+        self._threads = threads
+
+    def missing(self) -> str:
+        return "" if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
+
+    def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
+        if self.precision == "fp32":
+            return {MODEL: onnx}
+        from models.compress.int8 import onnxruntime_int8
+
+        return {MODEL: onnxruntime_int8(onnx, arrays)}
+
+    def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> OnnxForm:
+        return OnnxForm(files[MODEL], self.providers(), self._threads)
+
+    def providers(self) -> list[str]:
+        """CUDA first where it is there; int8 of this kind (QDQ) is made for CPUs."""
+        known = library().get_available_providers()
+        cuda = ["CUDAExecutionProvider"] if "CUDAExecutionProvider" in known and self.precision == "fp32" else []
+        return [*cuda, "CPUExecutionProvider"]

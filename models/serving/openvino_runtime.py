@@ -1,0 +1,131 @@
+"""OpenVINO (Apache-2.0) on the CPU: fp32, or int8 quantised by NNCF. The only file that imports openvino.
+
+Its `infer` runs on the caller's thread when it has one thread and one stream, so the box's account of a job's CPU time stays right
+(measured: thread time equals process time).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.errors import DriftboxError, EnvironmentLacking
+from models.serving.base import Files, ShapePx
+
+if TYPE_CHECKING:
+    from models.detector import ServedBody
+
+XML, BIN = "model.xml", "model.bin"
+
+
+@contextmanager
+def without_telemetry() -> Iterator[None]:
+    """Inside, the library's telemetry package cannot be imported, so that openvino and nncf take their own stubs for it: they look for
+    a server on import otherwise."""
+    before = sys.modules.get("openvino_telemetry")
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    os.environ.setdefault("NNCF_CI", "1")  # nncf's own switch
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules["openvino_telemetry"]
+        else:
+            sys.modules["openvino_telemetry"] = before
+
+
+def library() -> Any:
+    """The module. Raises EnvironmentLacking."""
+    try:
+        with without_telemetry():
+            import openvino
+    except ImportError as error:
+        raise EnvironmentLacking("openvino is not installed", subject="openvino", remedy="pip install openvino") from error
+    return openvino
+
+
+def settings(threads: int) -> dict[str, Any]:
+    """Compile settings: one picture at a time, soon."""
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",  # bf16 on newer processors would change the answers of the fp32 form
+        "ENABLE_CPU_PINNING": False,  # all cameras would sit on the first core
+    }
+
+
+class OpenVinoForm:
+    def __init__(self, files: Files, threads: int) -> None:
+        ov = library()
+        try:
+            core = ov.Core()
+            model = core.read_model(files[XML], files[BIN])
+            compiled = core.compile_model(model, "CPU", settings(threads))
+            self._request = compiled.create_infer_request()
+        except RuntimeError as error:
+            raise DriftboxError(
+                f"openvino cannot load this form: {str(error).strip().splitlines()[-1]}", subject=XML, remedy="make it again"
+            ) from error
+        self._outputs = list(range(len(compiled.outputs)))
+        self.memory_mib = sum(len(content) for content in files.values()) / 2**20
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        found = self._request.infer({0: array}, share_inputs=True, share_outputs=True)
+        return [found[i] for i in self._outputs]
+
+    def close(self) -> None:
+        self._request = None
+
+
+class OpenVinoRuntime:
+    """threads: of one `run`; a job of the box has a core, so one by default."""
+
+    portable = True
+
+    def __init__(self, *, int8: bool = False, threads: int = 1) -> None:
+        self.name = "openvino-int8" if int8 else "openvino"
+        self.precision = "int8" if int8 else "fp32"
+        self.calibrated = int8
+        self.libraries: tuple[str, ...] = ("openvino", "nncf") if int8 else ("openvino",)
+        self._threads = threads
+
+    def missing(self) -> str:
+        gone = [name for name in self.libraries if not importlib.util.find_spec(name)]
+        return f"{', '.join(gone)} is not installed" if gone else ""
+
+    def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
+        model = read_onnx(onnx)
+        if self.precision == "int8":
+            from models.compress.int8 import openvino_int8
+
+            model = openvino_int8(model, arrays)
+        return written(model)
+
+    def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> OpenVinoForm:
+        return OpenVinoForm(files, self._threads)
+
+
+def read_onnx(onnx: bytes) -> Any:
+    """An openvino model of an ONNX file. Raises DriftboxError."""
+    try:
+        return library().Core().read_model(onnx)
+    except RuntimeError as error:
+        raise DriftboxError(
+            f"openvino cannot read this network: {str(error).strip().splitlines()[-1]}", subject="openvino"
+        ) from error
+
+
+def written(model: Any) -> Files:
+    """The model as OpenVINO's two files; weights stay fp32 or int8 as they are. OSError when there is no room."""
+    with tempfile.TemporaryDirectory(prefix="driftbox-form-") as folder:
+        library().save_model(model, str(Path(folder) / XML), compress_to_fp16=False)
+        return {name: (Path(folder) / name).read_bytes() for name in (XML, BIN)}

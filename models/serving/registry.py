@@ -1,0 +1,30 @@
+"""The one table of runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from configs.errors import UsageError
+from models.serving.base import Runtime
+from models.serving.onnxruntime_runtime import OnnxRuntime
+from models.serving.openvino_runtime import OpenVinoRuntime
+from models.serving.tensorrt_runtime import TensorRtRuntime
+from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
+
+RUNTIMES: dict[str, Callable[[], Runtime]] = {
+    "torch": TorchRuntime,
+    "torch-compiled": CompiledRuntime,
+    "onnxruntime": OnnxRuntime,
+    "onnxruntime-int8": lambda: OnnxRuntime(int8=True),
+    "openvino": OpenVinoRuntime,
+    "openvino-int8": lambda: OpenVinoRuntime(int8=True),
+    "tensorrt": TensorRtRuntime,
+    "tensorrt-fp16": lambda: TensorRtRuntime(fp16=True),
+}
+
+
+def runtime_of(name: str) -> Runtime:
+    """Raises UsageError listing the known names."""
+    if name not in RUNTIMES:
+        raise UsageError(f"no runtime is called {name!r}", subject=name, remedy=f"known: {', '.join(RUNTIMES)}")
+    return RUNTIMES[name]()

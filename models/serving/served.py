@@ -1,0 +1,208 @@
+"""A detector whose network runs in another form: `predict` goes encode -> form -> decode, everything else to the trained detector."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from configs.errors import DriftboxError, StorageError, UsageError
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.serving.base import MAX_CALIBRATION, Builder, Form, Runtime, ShapePx
+from models.serving.build import in_process
+from models.serving.cache import FormCache, form_key
+from scheduler.types import Detections
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("driftbox")
+
+#: Picture shapes that have a form at a time: a camera has one, its crops a few.
+MAX_FORMS = 4
+#: Runs a piece of work later and elsewhere.
+Aside = Callable[[Callable[[], None]], None]
+
+
+def open_form(
+    runtime: Runtime,
+    body: ServedBody,
+    shape_px: ShapePx,
+    pictures: Sequence[np.ndarray] = (),
+    *,
+    build: Builder = in_process,
+    cache: FormCache | None = None,
+) -> Form:
+    """The runtime's form of a network for one shape. pictures: uint8 (H, W, 3), for runtimes that calibrate; those that `encode` to
+    another shape are left out. cache: where files are kept; one that does not load is made again, a full disk is logged and no more.
+    Raises UsageError (cannot be exported), JobError 'no_data' (nothing to calibrate on), EnvironmentLacking, JobError."""
+    if not runtime.portable:
+        return runtime.start({}, body, shape_px)
+    from models.serving.onnx_form import to_onnx
+
+    onnx = to_onnx(body, shape_px)
+    key = form_key(onnx, runtime, shape_px)
+    kept = cache.load(key) if cache else None
+    if kept is not None:
+        try:
+            return runtime.start(kept, body, shape_px)
+        except (DriftboxError, KeyError) as error:
+            log.warning("kept form %s does not load and is made again: %s", key[:12], error)
+    files = build(runtime, onnx, _encoded(body, shape_px, pictures) if runtime.calibrated else [])
+    form = runtime.start(files, body, shape_px)
+    if cache:
+        try:
+            cache.store(key, files)
+        except StorageError as error:
+            log.warning("%s", error)
+    return form
+
+
+def _encoded(body: ServedBody, shape_px: ShapePx, pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the network sees of pictures spread evenly over those given, of this shape only."""
+    step = max(1, -(-len(pictures) // MAX_CALIBRATION))
+    arrays = (body.encode(picture)[0] for picture in pictures[::step])
+    return [array for array in arrays if array.shape[2:] == tuple(shape_px)]
+
+
+class ServedDetector:
+    """Implements `Detector` for serving. trained: the model as trained. opener: makes the form of a shape. A shape without a form is
+    answered by the trained model, and its form made by `aside` (None: never) meanwhile; when a form fails to run, the trained model
+    answers and goes on answering for that shape.
+
+    One thread may predict while another makes forms."""
+
+    def __init__(
+        self,
+        trained: Detector,
+        runtime: Runtime,
+        opener: Callable[[ServedBody, ShapePx], Form],
+        *,
+        aside: Aside | None = None,
+        max_forms: int = MAX_FORMS,
+    ) -> None:
+        self.spec: DetectorSpec = trained.spec
+        self.trained, self.runtime = trained, runtime
+        self._body = trained.body()
+        self._opener, self._aside, self._max_forms = opener, aside, max_forms
+        self._forms: OrderedDict[ShapePx, Form] = OrderedDict()
+        self._asked: set[ShapePx] = set()
+        self._lock = threading.Lock()
+        self.last_error = ""
+
+    @property
+    def memory_mib(self) -> float:
+        """Of all forms that are open."""
+        with self._lock:
+            return sum(form.memory_mib for form in self._forms.values())
+
+    def prepare(self, picture: np.ndarray) -> None:
+        """Makes the form for pictures like this one, here and now. Raises what `open_form` raises."""
+        array, _ = self._body.encode(picture)
+        shape_px = (int(array.shape[2]), int(array.shape[3]))
+        with self._lock:
+            known = shape_px in self._forms
+            self._asked.add(shape_px)
+        if not known:
+            self._add(shape_px, self._opener(self._body, shape_px))
+
+    def _add(self, shape_px: ShapePx, form: Form) -> None:
+        with self._lock:
+            self._forms[shape_px] = form
+            while len(self._forms) > self._max_forms:
+                # Not closed here: another thread may be running it. It is freed when that run ends.
+                gone, _ = self._forms.popitem(last=False)
+                self._asked.discard(gone)
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        """As the trained model's, one picture at a time; yields between pictures only, a form cannot be interrupted."""
+        results = []
+        for image in images:
+            if yield_point:
+                yield_point()
+            results.append(self._one(image, score_min))
+        return results
+
+    def _one(self, image: np.ndarray, score_min: float) -> Detections:
+        array, context = self._body.encode(image)
+        shape_px = (int(array.shape[2]), int(array.shape[3]))
+        form = self._form(shape_px)
+        if form is not None:
+            try:
+                return self._body.decode(form.run(array), context, score_min)
+            except Exception as error:  # native code; the camera must not go dark for it
+                self._gave_up(shape_px, f"{type(error).__name__}: {error}")
+        return self.trained.predict([image], score_min=score_min)[0]
+
+    def _form(self, shape_px: ShapePx) -> Form | None:
+        with self._lock:
+            form = self._forms.get(shape_px)
+            if form is not None:
+                self._forms.move_to_end(shape_px)
+                return form
+            # Beyond the limit the trained model answers: shapes that alternate must not have forms made all the time.
+            if self._aside is None or shape_px in self._asked or len(self._asked) >= self._max_forms:
+                return None
+            self._asked.add(shape_px)
+        self._aside(lambda: self._open_aside(shape_px))
+        return None
+
+    def _open_aside(self, shape_px: ShapePx) -> None:
+        try:
+            self._add(shape_px, self._opener(self._body, shape_px))
+        except Exception as error:  # the trained model goes on answering
+            self._gave_up(shape_px, f"{type(error).__name__}: {error}")
+
+    def _gave_up(self, shape_px: ShapePx, why: str) -> None:
+        log.warning("%s of %s, %dx%d: %s; it serves as trained", self.runtime.name, self.spec.arch, *shape_px, why)
+        self.last_error = why
+        with self._lock:
+            self._forms.pop(shape_px, None)
+
+    def close(self) -> None:
+        """Frees the forms; the trained model still answers."""
+        with self._lock:
+            forms, self._forms = list(self._forms.values()), OrderedDict()
+            self._aside = None
+        for form in forms:
+            form.close()
+
+    # --- what only the trained model can do ---------------------------------------------------------------------------
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return self.trained.embed(images)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self.trained.state()
+
+    def clone(self) -> Detector:
+        """A copy of the trained model, free to be trained."""
+        return self.trained.clone()
+
+    def body(self) -> ServedBody:
+        return self.trained.body()
+
+    def trainable_layers(self) -> list[torch.nn.Module]:
+        raise self._not_trained()
+
+    def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
+        raise self._not_trained()
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        raise self._not_trained()
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        raise self._not_trained()
+
+    def _not_trained(self) -> UsageError:
+        return UsageError(
+            f"the served form of {self.spec.arch} cannot be trained or changed",
+            subject=self.spec.arch,
+            remedy="train a `clone` of it",
+        )
