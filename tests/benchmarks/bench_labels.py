@@ -4,7 +4,8 @@ Run: python tests/benchmarks/bench_labels.py [--golden yolo26s@640] [--frames 40
 People labelled two sets: PETS 2009 S2.L1 view 1 (pedestrians, every frame of one camera) and 139 pictures of Manaus' traffic cameras.
 A label is right when it overlaps a person's box of its class by IoU 0.5. Read: precision (right labels of all labels: what is wrong is
 trained on), recall (labelled objects of all objects: what is missing is trained on as background), F1, labels left, frames left out,
-seconds of one core per labelled picture. `score` is the confidence threshold; a filter that only did what a higher threshold does
+seconds of one core per labelled picture; `unsure`: boxes that the filter dropped, and the part of them that was right after all.
+`flip, strict`: both views must reach the threshold, not their mean. `score` is the confidence threshold; a filter that only did what a higher threshold does
 would not be worth its second pass. Manaus: vehicles only (people there are labelled together with their bicycles).
 """
 
@@ -63,6 +64,8 @@ class Row:
     labels: int
     left_out: int
     frames: int
+    unsure: int = 0
+    unsure_right: float | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,6 +112,8 @@ def ways(data: str, seen: Sequence[Labelled], wanted: Sequence[int], score_min: 
         truths = [of_classes(one_view(s.truth, s.image.shape, off).sure, wanted) for s in seen]
         yield row(data, "one view" + suffix, score_min, one, truths, wanted)
         yield row(data, "flip" + suffix, score_min, two, truths, wanted)
+        strict = [two_views(s.plain.above(score_min), s.flipped.above(score_min), s.image.shape, flip, score_min) for s in seen]
+        yield row(data, "flip, strict" + suffix, score_min, strict, truths, wanted)
 
 
 def row(
@@ -116,9 +121,12 @@ def row(
 ) -> Row:
     used = [(of_classes(f.sure, wanted), t) for f, t in zip(found, truths, strict=True) if not f.left_out]
     counts = MatchCounts.total(match_counts(labels, truth, iou_min=IOU_MIN, score_min=0.0) for labels, truth in used)
+    doubts = [(of_classes(f.unsure, wanted), t) for f, t in zip(found, truths, strict=True)]
+    doubt = MatchCounts.total(match_counts(labels, truth, iou_min=IOU_MIN, score_min=0.0) for labels, truth in doubts)
     return Row(
         data=data, way=way, score_min=score_min, precision=counts.precision, recall=counts.recall, f1=counts.f1,
         labels=counts.tp + counts.fp, left_out=len(found) - len(used), frames=len(found),
+        unsure=doubt.tp + doubt.fp, unsure_right=doubt.precision if doubt.tp + doubt.fp else None,
     )  # fmt: skip
 
 
@@ -130,11 +138,13 @@ def of_classes(found: Detections, wanted: Sequence[int]) -> Detections:
 def show(golden: str, rows: Sequence[Row], costs: dict[str, float]) -> None:
     print(f"golden {golden}, against people's boxes at IoU {IOU_MIN}; seconds of one core per pass and picture: "
           + ", ".join(f"{data} {cost:.2f}" for data, cost in costs.items()))  # fmt: skip
-    print(f"{'set':<8} {'labels by':<22} {'score':>5} {'precision':>9} {'recall':>7} {'F1':>6} {'labels':>7} {'left out':>9}")
+    print(
+        f"{'set':<8} {'labels by':<26} {'score':>5} {'precision':>9} {'recall':>7} {'F1':>6} {'labels':>7} {'left out':>9} {'unsure':>7} {'right':>6}"
+    )
     for r in rows:
         print(
-            f"{r.data:<8} {r.way:<22} {r.score_min:>5.2f} {r.precision:>9.3f} {r.recall:>7.3f} {r.f1:>6.3f} {r.labels:>7}"
-            f" {r.left_out:>5}/{r.frames}"
+            f"{r.data:<8} {r.way:<26} {r.score_min:>5.2f} {r.precision:>9.3f} {r.recall:>7.3f} {r.f1:>6.3f} {r.labels:>7}"
+            f" {r.left_out:>5}/{r.frames:<3} {r.unsure:>7} {'-' if r.unsure_right is None else format(r.unsure_right, '.2f'):>6}"
         )
 
 
@@ -151,7 +161,7 @@ def pets(data: Path, frames: int) -> Iterator[tuple[np.ndarray, Detections]]:
         if not video.grab():
             break
         if index in wanted:
-            image = cv2.cvtColor(video.retrieve()[1], cv2.COLOR_BGR2RGB)
+            image = np.asarray(cv2.cvtColor(video.retrieve()[1], cv2.COLOR_BGR2RGB))
             boxes = [[float(box.get(key, "nan")) for key in ("xc", "yc", "w", "h")] for box in truth[index].iter("box")]
             yield image, _labels(np.array(boxes), np.full(len(boxes), PERSON))
 
@@ -172,7 +182,7 @@ def manaus(data: Path, frames: int) -> Iterator[tuple[np.ndarray, Detections]]:
         for k in np.linspace(0, len(with_vehicles) - 1, min(frames, len(with_vehicles))).round().astype(int):
             name = with_vehicles[k]
             picture = archive.read(name.replace("labels/", "images/").removesuffix(".txt") + ".jpg")
-            image = cv2.imdecode(np.frombuffer(picture, np.uint8), cv2.IMREAD_COLOR_RGB)
+            image = np.asarray(cv2.imdecode(np.frombuffer(picture, np.uint8), cv2.IMREAD_COLOR_RGB))
             mine = rows[name][np.isin(rows[name][:, 0], list(ours))]
             size = np.array([image.shape[1], image.shape[0]] * 2)
             yield image, _labels(mine[:, 1:] * size, np.array([ours[int(c)] for c in mine[:, 0]]))
