@@ -4,9 +4,9 @@ Run: python tests/benchmarks/bench_labels.py [--golden yolo26s@640] [--frames 40
 People labelled two sets: PETS 2009 S2.L1 view 1 (pedestrians, every frame of one camera) and 139 pictures of Manaus' traffic cameras.
 A label is right when it overlaps a person's box of its class by IoU 0.5. Read: precision (right labels of all labels: what is wrong is
 trained on), recall (labelled objects of all objects: what is missing is trained on as background), F1, labels left, frames left out,
-seconds of one core per labelled picture; `unsure`: boxes that the filter dropped, and the part of them that was right after all.
-`flip, strict`: both views must reach the threshold, not their mean. `score` is the confidence threshold; a filter that only did what a higher threshold does
-would not be worth its second pass. Manaus: vehicles only (people there are labelled together with their bicycles).
+boxes that the filter dropped as unsure and the part of them that was right after all. `flip, strict`: both views must reach the
+threshold, not their mean. `score` is the confidence threshold; a filter that only did what a higher threshold does would not be worth
+its second pass. Manaus: vehicles only (people there are labelled together with their bicycles).
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def of_classes(found: Detections, wanted: Sequence[int]) -> Detections:
 def show(golden: str, rows: Sequence[Row], costs: dict[str, float]) -> None:
     print(f"golden {golden}, against people's boxes at IoU {IOU_MIN}; seconds of one core per pass and picture: "
           + ", ".join(f"{data} {cost:.2f}" for data, cost in costs.items()))  # fmt: skip
-    print(
-        f"{'set':<8} {'labels by':<26} {'score':>5} {'precision':>9} {'recall':>7} {'F1':>6} {'labels':>7} {'left out':>9} {'unsure':>7} {'right':>6}"
-    )
+    columns = (("set", "<8"), ("labels by", "<26"), ("score", ">5"), ("precision", ">9"), ("recall", ">7"), ("F1", ">6"))
+    columns += (("labels", ">7"), ("left out", ">9"), ("unsure", ">7"), ("right", ">6"))
+    print(" ".join(format(name, width) for name, width in columns))
     for r in rows:
         print(
             f"{r.data:<8} {r.way:<26} {r.score_min:>5.2f} {r.precision:>9.3f} {r.recall:>7.3f} {r.f1:>6.3f} {r.labels:>7}"
