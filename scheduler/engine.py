@@ -424,7 +424,9 @@ class BoxEngine:
         if chosen.rollback:
             self._note(stream.id, "rollback", f"{stream.version} goes back to {chosen.version}: {why} ({figures})")
         stream.candidate, stream.swapping, stream.probed = chosen.version, kind, chosen.quality
-        stream.candidate_quality = (stream.quality or 0.0) + chosen.expected_gain
+        # Profiles that nobody corrects compare with what was measured, corrected ones with what is believed.
+        believed = (stream.quality or 0.0) + chosen.expected_gain
+        stream.candidate_quality = min(1.0, max(0.0, believed)) if self._calibrates else chosen.quality
         self._out.append(
             SwapModel(stream=stream.id, version=chosen.version, quality=chosen.quality, reason=f"{kind}: {why}", cause=kind)
         )
@@ -510,7 +512,8 @@ class BoxEngine:
         leader = self.state.streams[event.stream]
         running.used_gpu_s = event.gpu_s
         leader.judged, leader.running = running, None
-        judges = [leader, *(s for s in self.state.ordered() if s.id in made and s.id in running.members and _is_free(s))]
+        others = [s for s in self.state.ordered() if s is not leader and s.id in made and s.id in running.members]
+        judges = [leader, *(s for s in others if _is_free(s))]
         _split_share(leader, judges)
         gates = [self._gate(stream, made.pop(stream.id), running.config.name) for stream in judges]
         self._emit_shares()
@@ -624,8 +627,6 @@ class BoxEngine:
         stream.left = reuse.leave(stream.left, old, self.state.window)
         stream.replaced = old if stream.swapping == "reuse" else None
         stream.measured, stream.reused, stream.gains = stream.probed, stream.version, []
-        if stream.quality is not None:
-            stream.quality = min(1.0, max(0.0, stream.quality))
 
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
