@@ -437,7 +437,7 @@ def bench(
 
 @app.command()
 def fetch(
-    weights: Annotated[list[str], typer.Argument(metavar="WEIGHTS...", help="Names such as yolov8n; `all` for every one.")],
+    weights: Annotated[list[str], typer.Argument(metavar="WEIGHTS...", help="Names such as yolov8n; `all` for every one that can be downloaded.")],
     json: Json = False,
 ) -> None:
     """Download published weights once, with their checksums, into the cache."""
@@ -445,7 +445,7 @@ def fetch(
     from models.weights import BY_NAME
     from models.weights import fetch as fetch_weights
 
-    names = list(BY_NAME) if weights == ["all"] else weights
+    names = [name for name, file in BY_NAME.items() if file.direct] if weights == ["all"] else weights
     with make_progress(enabled=not json) as progress:
         tasks: dict[str, Any] = {}
 

