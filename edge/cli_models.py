@@ -6,13 +6,15 @@ Thin, like `edge.cli`; what is done stands in `edge.models_admin` and `edge.mode
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edge.cli_common import ConfigOption, DataDir, Json, load_given
 from edge.console import cell_text, print_json, print_table, say, warn
-from edge.models_admin import Served
+
+if TYPE_CHECKING:
+    from edge.models_admin import Served
 
 models_app = typer.Typer(help="Stored model versions of a box.", no_args_is_help=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -200,9 +201,11 @@ def data_dir(tmp_path: Path) -> Path:
     with DataFolder(root) as folder, Store(folder.db_path) as store:
         parent = None
         for number, name in enumerate(("base", "v1", "v2", "v3")):
-            version = ModelVersion(id=f"gate-{name}", stream="gate", parent=parent, arch="tinydet-edge", sha256="0" * 64)
+            sha256 = hashlib.sha256(b"weights").hexdigest()
+            version = ModelVersion(id=f"gate-{name}", stream="gate", parent=parent, arch="tinydet-edge", sha256=sha256)
             with folder.new_version("gate", version.id) as part:
                 (part / "model.safetensors").write_bytes(b"weights")
+                (part / "manifest.json").write_text(json.dumps({"sha256": sha256}))
             store.add_model(version, at_utc=1_790_000_000.0 + number, config={"name": "head"})
             if name == "v3":
                 store.set_model_state(version.id, ModelState.REJECTED, reason="worse on held-out labels")
@@ -225,14 +228,14 @@ def test_models_are_listed_and_shown(driftbox: Any, data_dir: Path) -> None:
     assert ["gate", "gate-v2", "serving"] in table
     shown = driftbox("models", "show", "gate-v3", "--data-dir", data_dir, "--json").json
     assert shown["reason"] == "worse on held-out labels"
-    assert shown["files"] == {"model.safetensors": "7 bytes"}
+    assert shown["files"]["model.safetensors"] == "7 bytes"
     assert "training.name" in driftbox("models", "show", "gate-v3", "--data-dir", data_dir).out
     assert driftbox("models", "show", "gate-v9", "--data-dir", data_dir).code == 2
 
 
 def test_rollback_puts_the_version_before_back(driftbox: Any, data_dir: Path) -> None:
     said = driftbox("models", "rollback", "gate", "--data-dir", data_dir, "--json")
-    assert said.json == {"camera": "gate", "before": "gate-v2", "after": "gate-v1"}
+    assert said.json == {"camera": "gate", "before": "gate-v2", "after": "gate-v1", "warning": ""}
     with Store(data_dir / "driftbox.db") as store:
         assert store.serving()["gate"].id == "gate-v1"
         store.check()
@@ -242,7 +245,7 @@ def test_rollback_puts_the_version_before_back(driftbox: Any, data_dir: Path) ->
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["gate", "gate-v3"], "was never admitted"),
+        (["gate", "gate-v3"], "was rejected: worse on held-out labels"),
         (["gate", "gate-v9"], "no model version"),
         (["hall"], "no serving model"),
     ],
