@@ -22,6 +22,8 @@ from scheduler.commands import (
     SetTimer,
     StartGate,
     StartLabelling,
+    StartLook,
+    StartProbe,
     StartProfiling,
     StartRetraining,
     SwapModel,
@@ -37,7 +39,10 @@ from scheduler.events import (
     GateDone,
     JobFailed,
     LabelDone,
+    LookDone,
     ModelRolledBack,
+    Probed,
+    ProbeDone,
     ProfileDone,
     RetrainDone,
     StopRequested,
@@ -46,7 +51,19 @@ from scheduler.events import (
     TimerFired,
 )
 from scheduler.snapshots import view_of
-from scheduler.types import CachedModel, EpochReport, Gpu, KnobProfile, Network, ProfileTrial, RetrainConfig, Traits
+from scheduler.types import (
+    CachedModel,
+    EpochReport,
+    FrameLook,
+    Gpu,
+    KnobProfile,
+    Look,
+    Network,
+    ProfileTrial,
+    RetrainConfig,
+    Signature,
+    Traits,
+)
 
 CONFIG = RetrainConfig(name="full", epochs=4)
 KNOBS = (
@@ -358,8 +375,23 @@ def test_an_engine_from_a_checkpoint_answers_like_the_original() -> None:
 
 
 STREAMS = st.sampled_from(["a", "b", "c"])
-KIND = st.sampled_from(["label", "profile", "train", "gate"])
-QUALITY = st.none() | st.floats(0, 1)
+KIND = st.sampled_from(["reference", "look", "label", "relabel", "probe", "profile", "train", "gate"])
+QUALITY = st.none() | st.floats(0, 1) | st.sampled_from([float("nan"), float("inf")])
+NUMBER = st.floats(0, 255)
+
+
+@st.composite
+def any_look(draw: st.DrawFn) -> Look:
+    """Whatever a look may show, of any version: nothing, one frame, frames of different shapes."""
+    frames = [
+        FrameLook(
+            brightness=draw(NUMBER), contrast=draw(NUMBER), sharpness=draw(NUMBER), objects=draw(NUMBER),
+            confidence=draw(st.floats(0, 1)), class_frac=draw(st.sampled_from([(), (1.0,), (0.5, 0.5)])),
+            embedding=draw(st.sampled_from([(), (0.0,), (1.0, -1.0), (3.0, 4.0)])),
+        )
+        for _ in range(draw(st.sampled_from([0, 1, 3])))
+    ]  # fmt: skip
+    return Look(version=draw(st.sampled_from(["v", "a-1", "b-1"])), frames=tuple(frames) * draw(st.sampled_from([1, 8])))
 
 
 @st.composite
@@ -374,6 +406,12 @@ def any_trial(draw: st.DrawFn) -> ProfileTrial:
 
 
 @st.composite
+def any_probed(draw: st.DrawFn, stream: str) -> Probed:
+    version = f"{stream}-{draw(st.sampled_from([1, 7]))}"
+    return Probed(version=version, quality=draw(QUALITY) or 0.0, gain_sd=draw(st.none() | st.floats(0, 1)))
+
+
+@st.composite
 def any_event(draw: st.DrawFn) -> dict[str, Any]:
     stream = draw(STREAMS)
     job = f"{stream}/{draw(KIND)}/{draw(st.integers(0, 3))}"
@@ -381,7 +419,10 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
         st.sampled_from(
             [
                 {"cls": CameraAdded, "stream": stream, "knobs": KNOBS, "version": "v",
-                 "cached": (CachedModel(name=f"{stream}-7", traits=Traits(class_frac=(1.0,))),)},
+                 "cached": (CachedModel(name=f"{stream}-7", traits=Traits(class_frac=(1.0,)),
+                                        signature=Signature(values=(0.4,) * 12)),),
+                 "replaced": draw(st.sampled_from([None, "v", f"{stream}-1"])), "arch": draw(st.sampled_from(["", "net"])),
+                 "retrain": draw(st.sampled_from([(), (RetrainConfig(name="own", epochs=2), CONFIG)]))},
                 {"cls": CameraRemoved, "stream": stream},
                 {"cls": CameraHealth, "stream": stream, "live": draw(st.booleans())},
                 {"cls": TimerFired, "timer": draw(st.sampled_from([WINDOW_END, PREP_DEADLINE, REACT]))},
@@ -392,12 +433,18 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
                     loss=draw(st.floats(0, 9) | st.just(float("inf"))), gpu_s=draw(st.floats(0, 60)), quality=draw(QUALITY))},
                 {"cls": ProfileDone, "job": job, "stream": stream, "trials": draw(st.lists(any_trial(), max_size=2).map(tuple)),
                  "n_train": 9, "gpu_s": 1.0},
-                {"cls": RetrainDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "gpu_s": 1.0},
+                {"cls": RetrainDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "gpu_s": 1.0,
+                 "candidates": draw(st.sampled_from([(), (("a", "a-1"), ("b", "b-1"), ("c", "c-1"))]))},
+                {"cls": LookDone, "job": job, "stream": stream, "look": draw(any_look()), "gpu_s": 0.1,
+                 "signature": draw(st.sampled_from([Signature(), Signature(values=(0.5,) * 12), Signature(values=(1.0,))]))},
+                {"cls": ProbeDone, "job": job, "stream": stream, "serving_quality": draw(QUALITY), "frames": draw(st.integers(0, 9)),
+                 "found": draw(st.lists(any_probed(stream), max_size=2).map(tuple)), "gpu_s": 0.1},
                 {"cls": GateDone, "job": job, "stream": stream, "candidate": f"{stream}-1", "serving_quality": draw(QUALITY),
-                 "candidate_quality": draw(QUALITY), "frames": 3, "gpu_s": 1.0},
+                 "candidate_quality": draw(QUALITY), "frames": 3, "gpu_s": 1.0, "gain_sd": draw(QUALITY)},
                 {"cls": JobFailed, "job": job, "stream": stream, "code": "nan"},
-                {"cls": SwapDone, "stream": stream, "version": f"{stream}-1"},
-                {"cls": SwapFailed, "stream": stream, "version": f"{stream}-1"},
+                {"cls": SwapDone, "stream": stream, "version": f"{stream}-{draw(st.sampled_from([1, 7]))}"},
+                {"cls": SwapFailed, "stream": stream, "version": f"{stream}-{draw(st.sampled_from([1, 7]))}"},
+                {"cls": ModelRolledBack, "stream": stream, "version": f"{stream}-{draw(st.sampled_from([1, 7]))}"},
             ]
         )
     )  # fmt: skip
@@ -413,6 +460,8 @@ ANY_CONFIG = [
     replace(ENGINE, policy="cloud", network=Network(up_mbps=10, down_mbps=10, up_mb=20, down_mb=20)),
     replace(ENGINE, policy="thief", gpus=TWO_GPUS, train_memory_mib=300, slaq="sum", react_dwell_s=1.0),
     *(replace(ENGINE, slaq=objective, react=objective == "sum", slaq_age_s=5.0) for objective in ("sum", "minmax", "finish")),
+    *(replace(ENGINE, drift=True, reuse=True, group=group, group_distance=5.0, shadow=group) for group in (False, True)),
+    replace(ENGINE, drift=True, reuse=True, group=True, group_distance=5.0, gpus=TWO_GPUS, train_memory_mib=300),
 ]
 
 
@@ -434,7 +483,7 @@ def test_no_sequence_of_events_breaks_the_engine(bodies: list[dict[str, Any]], c
                 total = sum(share for _, share in command.shares_pct)
                 assert total + command.spare_pct == pytest.approx(ENGINE.capacity_pct)
                 assert all(share > 0 for _, share in command.shares_pct)
-            if isinstance(command, StartLabelling | StartProfiling | StartRetraining | StartGate):
+            if isinstance(command, StartLook | StartLabelling | StartProbe | StartProfiling | StartRetraining | StartGate):
                 assert command.job not in started_jobs, "a job id is used once"
                 started_jobs.add(command.job)
         after = {s.id: s.version for s in engine.state.streams.values()}
