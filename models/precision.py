@@ -1,15 +1,15 @@
 """Mixed precision, where it pays: half-precision arithmetic in the forward pass, weights and optimiser in float32.
 
 On CUDA, bfloat16 where the GPU has it (it keeps float32's range, so gradients need no scaling), else float16 with a gradient scaler that
-steps over updates whose scaled gradients overflow. On a CPU float32, unless a measurement when the box starts finds bfloat16 clearly
-faster (`measure_cpu`): most CPUs emulate it and lose. What an accelerator does with it is not verified here: no GPU was at hand.
+steps over updates whose scaled gradients overflow. On a CPU float32, unless a measurement of the very model when the box starts finds
+bfloat16 clearly faster (`measure_cpu`): CPUs with matrix units gain on wide convolutions, others emulate it and lose. What a GPU does
+with it is not verified: none was at hand.
 
-float32 is the only precision in which two runs give the same bits; `evaluate` and the tests use it.
+`evaluate` and the tests do not measure, so they compute in float32 and give the same numbers on every day.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -78,15 +78,16 @@ class Updates:
 
 
 FLOAT32 = Precision()
-_on_cpu = FLOAT32
+#: Architectures that train in another precision than float32 on this machine's CPU, by measurement.
+_on_cpu: dict[str, Precision] = {}
 
 
-def precision_of(device: torch.device | str) -> Precision:
-    """What to train in on that device."""
+def precision_of(device: torch.device | str, arch: str) -> Precision:
+    """What to train a model of that architecture in on that device."""
     kind = torch.device(device).type
-    if kind != "cuda":
-        return _on_cpu if kind == "cpu" else FLOAT32
-    return Precision(device="cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+    if kind == "cuda":
+        return Precision(device="cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+    return _on_cpu.get(arch, FLOAT32) if kind == "cpu" else FLOAT32
 
 
 def device_of(layers: Sequence[nn.Module]) -> torch.device:
@@ -94,27 +95,13 @@ def device_of(layers: Sequence[nn.Module]) -> torch.device:
     return next((p.device for layer in layers for p in layer.parameters()), torch.device("cpu"))
 
 
-def measure_cpu(seconds_of: Callable[[torch.dtype], float] | None = None) -> Precision:
-    """Times a small network's training step in both precisions and decides for this process what CPUs train in from now on.
-    seconds_of: seconds per step in a dtype (for tests)."""
-    global _on_cpu
-    measure = seconds_of or _step_s
-    faster = measure(torch.float32) >= CPU_GAIN_MIN * measure(torch.bfloat16)
-    _on_cpu = Precision(dtype=torch.bfloat16) if faster else FLOAT32
-    return _on_cpu
+def measure_cpu(arch: str, step_s: Callable[[Precision], float]) -> Precision:
+    """Decides for this process what models of `arch` train in on a CPU from now on. step_s: seconds of a training step."""
+    half = Precision(dtype=torch.bfloat16)
+    _on_cpu[arch] = half if step_s(FLOAT32) >= CPU_GAIN_MIN * step_s(half) else FLOAT32
+    return _on_cpu[arch]
 
 
-def _step_s(dtype: torch.dtype, *, repeats: int = 3) -> float:
-    """CPU seconds of one forward and backward pass of a few convolutions, the fastest of `repeats`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(4)))
-        x = torch.randn(1, 32, 48, 48)
-    how, times = Precision(dtype=dtype), []
-    for _ in range(repeats + 1):
-        started_s = time.thread_time()
-        with how.forward():
-            loss = net(x).float().square().mean()
-        loss.backward()
-        times.append(time.thread_time() - started_s)
-    return min(times[1:])
+def forget_measurements() -> None:
+    """Back to float32 everywhere (for tests)."""
+    _on_cpu.clear()

@@ -20,6 +20,7 @@ generator to cancel; the model is then half trained, so train a copy (`student`)
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,12 +32,12 @@ from configs.errors import JobError
 from models.augment import Augmentation, augmented
 from models.detector import Detector
 from models.labelled import LabelledImage, presence_of
-from models.precision import Precision, Updates, device_of, precision_of
+from models.precision import Precision, Updates, device_of, measure_cpu, precision_of
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler.types import RetrainConfig
 
-__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "n_replayed", "retrain", "student"]
+__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "n_replayed", "retrain", "settle_precision", "student"]
 
 WEIGHT_DECAY = 5e-4
 #: SGD steps relative to AdamW's, so that one `lr` in a configuration suits both kinds of detector.
@@ -114,9 +115,30 @@ def retrain(
         raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
     run = _Run(
         detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task,
-        teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers())),
+        teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers()), detector.spec.arch),
     )  # fmt: skip
     return run.steps(samples, replay)
+
+
+def settle_precision(detector: Detector, samples: Sequence[LabelledImage], *, task: Task = DETECTION) -> Precision:
+    """Times a training step of a copy of `detector` in float32 and in half precision, and decides what models of its architecture train
+    in here (`models.precision`). Nothing is measured where the device decides. samples: at least one picture like the camera's."""
+    device = device_of(detector.trainable_layers())
+    if device.type != "cpu":
+        return precision_of(device, detector.spec.arch)
+    config = RetrainConfig(name="precision", epochs=1, batch=1)
+
+    def step_s(precision: Precision) -> float:
+        times = []
+        pictures = [samples[i % len(samples)] for i in range(3)]
+        steps = retrain(detector.clone(), pictures, config, seed=0, task=task, precision=precision)
+        while True:
+            started_s = time.thread_time()
+            if next(steps, None) is None:
+                return min(times)
+            times.append(time.thread_time() - started_s)
+
+    return measure_cpu(detector.spec.arch, step_s)
 
 
 def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, micro_batch: int = 1) -> int:
@@ -244,7 +266,8 @@ class _Run:
         self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
         if self._skipped > (MAX_SKIPPED if updates.skips else 0):
             raise JobError("a gradient became infinite", subject=self._config.name, remedy=_LOWER_LR, code="nan")
-        schedule.step()
+        if not self._skipped:
+            schedule.step()
 
     def _out_of_memory(self) -> JobError:
         return JobError(
