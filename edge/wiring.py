@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from configs.catalog import retrain_of
-from configs.errors import ConfigError
+from configs.errors import ConfigError, StorageError
 from configs.schema import BoxConfig, CameraEntry
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
@@ -29,6 +29,8 @@ from edge.logs import set_up_logging
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
+from edge.serving import PICTURES as FORM_PICTURES
+from edge.serving import Serving
 from edge.shadow import ShadowRules
 from edge.shelf import Retention, Shelf
 from edge.store.folder import DataFolder
@@ -157,6 +159,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         label_s = max(cost_s(partial(label_once, name, golden), clock) for name, golden in goldens.items())
         engine = BoxEngine(engine_config(config, label_s * labelling.views))
         tasks = {entry.id: entry.task for entry in config.active_cameras}
+        serving = serving_of(config, folder, store, samples, clock)
+        stack.callback(serving.close)
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -173,9 +177,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 replay_windows=REPLAY_WINDOWS,
                 require_room=require_room,
                 shadow=shadow_of(config),
+                serve=serving.serve,
             )  # fmt: skip
         )
-        watched = [watch(entry, config, addresses, runtime) for entry in config.active_cameras]
+        watched = [watch(entry, config, addresses, runtime, serving.serve_later) for entry in config.active_cameras]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
         )  # fmt: skip
@@ -186,8 +191,31 @@ def next_window(store: Store, samples: SampleStore) -> int:
     return max(store.next_window(), samples.newest_window() + 1)
 
 
-def watch(entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime) -> Watched:
-    """A camera with its inference worker, not started."""
+def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: SampleStore, clock: Clock) -> Serving:
+    """What makes the served forms of this box's models."""
+    tasks = {entry.id: entry.task for entry in config.active_cameras}
+    pictures = FileSamples(samples)
+
+    def newest(camera_id: str) -> list[Picture]:
+        refs = [ref for window in sorted(samples.windows(camera_id))[-2:] for ref in samples.sampled(camera_id, window)]
+        return [pictures.picture(ref) for ref in refs[-FORM_PICTURES:]]
+
+    def tell(camera_id: str, text: str) -> None:
+        log.warning("%s: %s", camera_id, text)
+        with contextlib.suppress(StorageError):
+            store.add_note(clock.utc_s(), "serving", text, stream=camera_id)
+
+    return Serving(
+        config.models.serving, folder.root / "forms", newest=newest, task_of=lambda camera_id: task_of(tasks[camera_id]), tell=tell,
+        build_s=config.models.serving_build_s,
+    )  # fmt: skip
+
+
+def watch(
+    entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime,
+    served: Callable[[Detector, str], Detector],
+) -> Watched:  # fmt: skip
+    """A camera with its inference worker, not started. served: (a model as trained, its camera) -> what serves it from the start."""
     parts = runtime.parts
     task = task_of(entry.task)
     arch = entry.edge or config.models.for_task(entry.task).edge
@@ -199,7 +227,9 @@ def watch(entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runt
     )  # fmt: skip
     lane = parts.backend.open_lane(infer_job(entry.id))
     score_min = config.models.edge_score_min
-    worker = InferenceWorker(camera, lane, detector, version.id, clock=parts.clock, score_min=score_min, task=task)
+    worker = InferenceWorker(
+        camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task
+    )
     picture = plain_picture(task)
     seconds = cost_s(lambda: task.predict(detector, [picture], score_min=score_min), parts.clock)
     fps = entry.fps or 5.0

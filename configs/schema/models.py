@@ -54,6 +54,27 @@ class ModelsSection(Section):
         0.5, unit="fraction", ge=0, le=1,
         text="With `agreement`: a frame whose unsure part of all boxes is larger is left out of training and judging.",
     )  # fmt: skip
+    serving: Literal[
+        "auto",
+        "trained",
+        "torch-compiled",
+        "onnxruntime",
+        "onnxruntime-int8",
+        "openvino",
+        "openvino-int8",
+        "tensorrt",
+        "tensorrt-fp16",
+    ] = setting(
+        "auto",
+        text="Form in which edge models serve frames: `auto` measures once what is fastest here and agrees with the trained model.",
+    )
+    serving_build_s: float = setting(
+        90.0,
+        unit="s",
+        ge=1,
+        le=3600,
+        text="Longest that making a serving form may take; then the model serves as it was trained.",
+    )
     edge_score_min: float = setting(
         0.25, unit="score", ge=0, le=1, text="Edge detections below this score are not shown or counted."
     )

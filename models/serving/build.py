@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from configs.errors import DriftboxError, JobError, redact
-from models.serving.base import Builder, Files, Runtime
+from configs.errors import DriftboxError, JobCancelled, JobError, redact
+from models.serving.base import Files, Runtime
 
 NICE = 10
 _NETWORK, _ARRAYS, _OUT, _WHY = "network.onnx", "arrays.npy", "out", "why.txt"
@@ -29,50 +30,73 @@ def in_process(runtime: Runtime, onnx: bytes, arrays: Sequence[np.ndarray]) -> F
     return runtime.convert(onnx, arrays)
 
 
-def in_child(max_s: float, *, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen) -> Builder:
-    """A builder that gives up after max_s seconds. Raises JobError 'exception' when the child failed or took too long; OSError when
-    there is no room for what it is handed."""
+class ChildBuilder:
+    """A `Builder` that gives up after max_s seconds. One child at a time per builder. Raises JobError 'exception' when the child failed
+    or took too long, 'cancelled' after `close`; OSError when there is no room for what it is handed."""
 
-    def build(runtime: Runtime, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
+    def __init__(self, max_s: float, *, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen) -> None:
+        self._max_s, self._start = max_s, start
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def __call__(self, runtime: Runtime, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         with tempfile.TemporaryDirectory(prefix="driftbox-build-") as name:
             folder = Path(name)
             (folder / _NETWORK).write_bytes(onnx)
             np.save(folder / _ARRAYS, np.concatenate(list(arrays)) if len(arrays) else np.zeros((0, 3, 1, 1), np.float32))
-            _run(runtime.name, folder, max_s, start)
+            self._run(runtime.name, folder)
             return {path.name: path.read_bytes() for path in sorted((folder / _OUT).iterdir())}
 
-    return build
+    def close(self) -> None:
+        """Ends a child that is at work and starts no more: for the end of the box."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                _kill(self._child)
+
+    def _run(self, name: str, folder: Path) -> None:
+        with self._lock:
+            if self._closed:
+                raise JobCancelled("the box is stopping", subject=name)
+            child = self._child = self._start(
+                [sys.executable, "-m", "models.serving.build", name, str(folder)],
+                env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            code = child.wait(timeout=self._max_s)
+        except subprocess.TimeoutExpired:
+            raise JobError(
+                f"making the {name} form took longer than {self._max_s:.0f} s",
+                subject=name,
+                remedy="raise models.serving_build_s",
+            ) from None
+        finally:
+            _kill(child)
+            child.wait()
+        if self._closed:
+            raise JobCancelled("the box is stopping", subject=name)
+        if code != 0:
+            raise JobError(f"the {name} form could not be made: {_why(folder, code)}", subject=name)
 
 
-def _run(name: str, folder: Path, max_s: float, start: Callable[..., subprocess.Popen[bytes]]) -> None:
+def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "NNCF_CI": "1"}
-    child = start(
-        [sys.executable, "-m", "models.serving.build", name, str(folder)],
-        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        code = child.wait(timeout=max_s)
-    except subprocess.TimeoutExpired:
-        raise JobError(
-            f"making the {name} form took longer than {max_s:.0f} s", subject=name, remedy="raise models.serving_build_s"
-        ) from None
-    finally:
-        _end(child)
-    if code != 0:
-        why = (
-            (folder / _WHY).read_text(encoding="utf-8") if (folder / _WHY).is_file() else f"its process ended with code {code}"
-        )
-        raise JobError(f"the {name} form could not be made: {redact(why)}", subject=name)
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "NNCF_CI": "1"}
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _why(folder: Path, code: int) -> str:
+    why = folder / _WHY
+    return redact(why.read_text(encoding="utf-8")) if why.is_file() else f"its process ended with code {code}"
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
     """Ends the child and what it started, if it still runs."""
     if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def main(name: str, folder: Path) -> int:

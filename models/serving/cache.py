@@ -12,9 +12,13 @@ import platform
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.errors import StorageError
 from models.serving.base import Files, Runtime, ShapePx
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("driftbox")
 
@@ -42,13 +46,24 @@ def versions(libraries: tuple[str, ...]) -> str:
     return ", ".join(found)
 
 
-def form_key(onnx: bytes, runtime: Runtime, shape_px: ShapePx) -> str:
-    """Names a form by all that it depends on: the network with its weights, the runtime, its libraries, the machine."""
+def network_digest(network: torch.nn.Module) -> str:
+    """SHA-256 of a network's tensors with their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def form_key(network: torch.nn.Module, runtime: Runtime, shape_px: ShapePx) -> str:
+    """Names a form by all that it depends on: the network with its weights, the runtime, the libraries, the machine."""
+    libraries = versions((*runtime.libraries, "torch", "ultralytics", "driftbox"))
     parts = [
-        hashlib.sha256(onnx).hexdigest(),
+        type(network).__qualname__,
+        network_digest(network),
         runtime.name,
         f"{shape_px[0]}x{shape_px[1]}",
-        versions(runtime.libraries),
+        libraries,
         machine(),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

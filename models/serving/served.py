@@ -44,15 +44,14 @@ def open_form(
         return runtime.start({}, body, shape_px)
     from models.serving.onnx_form import to_onnx
 
-    onnx = to_onnx(body, shape_px)
-    key = form_key(onnx, runtime, shape_px)
+    key = form_key(body.network, runtime, shape_px) if cache else ""
     kept = cache.load(key) if cache else None
     if kept is not None:
         try:
             return runtime.start(kept, body, shape_px)
         except (DriftboxError, KeyError) as error:
             log.warning("kept form %s does not load and is made again: %s", key[:12], error)
-    files = build(runtime, onnx, _encoded(body, shape_px, pictures) if runtime.calibrated else [])
+    files = build(runtime, to_onnx(body, shape_px), _encoded(body, shape_px, pictures) if runtime.calibrated else [])
     form = runtime.start(files, body, shape_px)
     if cache:
         try:
@@ -108,7 +107,12 @@ class ServedDetector:
             known = shape_px in self._forms
             self._asked.add(shape_px)
         if not known:
-            self._add(shape_px, self._opener(self._body, shape_px))
+            form = self._opener(self._body, shape_px)
+            if not all(np.isfinite(output).all() for output in form.run(array)):
+                form.close()
+                text = f"the {self.runtime.name} form gives numbers that are none (NaN or infinite)"
+                raise DriftboxError(text, subject=self.spec.arch)
+            self._add(shape_px, form)
 
     def _add(self, shape_px: ShapePx, form: Form) -> None:
         with self._lock:
@@ -206,3 +210,63 @@ class ServedDetector:
             subject=self.spec.arch,
             remedy="train a `clone` of it",
         )
+
+
+class Deferred:
+    """Implements `Detector` by the trained model until a better form of it was made aside, on pictures that it was really shown: for a
+    box that starts, where nothing has been seen yet and nobody should wait. make: pictures -> the form to serve from then on."""
+
+    #: Every so many pictures one is kept, until there are COLLECTED.
+    EVERY, COLLECTED = 10, 16
+
+    def __init__(self, trained: Detector, make: Callable[[list[np.ndarray]], Detector], aside: Aside) -> None:
+        self.spec: DetectorSpec = trained.spec
+        self.current = trained
+        self._make, self._aside = make, aside
+        self._kept: list[np.ndarray] = []
+        self._seen, self._asked = 0, False
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        for image in images:
+            self._collect(image)
+        return self.current.predict(images, score_min=score_min, yield_point=yield_point)
+
+    def _collect(self, image: np.ndarray) -> None:
+        if self._asked:
+            return
+        if self._seen % self.EVERY == 0:
+            self._kept.append(image)
+            if len(self._kept) == self.COLLECTED:
+                self._asked = True
+                self._aside(self._change)
+        self._seen += 1
+
+    def _change(self) -> None:
+        pictures, self._kept = self._kept, []
+        self.current = self._make(pictures)
+
+    def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:
+        return self.current.loss(images, targets)
+
+    def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
+        return self.current.distill_loss(images, teacher)
+
+    def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        return self.current.embed(images)
+
+    def body(self) -> ServedBody:
+        return self.current.body()
+
+    def trainable_layers(self) -> list[torch.nn.Module]:
+        return self.current.trainable_layers()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self.current.state()
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        self.current.load_state(state)
+
+    def clone(self) -> Detector:
+        return self.current.clone()

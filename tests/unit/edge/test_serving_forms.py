@@ -1,0 +1,319 @@
+"""The choice of a serving form: measured once, checked every time, and never a reason for a camera to go without a model."""
+
+from __future__ import annotations
+
+import threading
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import DriftboxError, JobError
+from configs.schema.models import ModelsSection
+from edge.serving import AGREEMENT_MIN, AUTO, Checked, Choice, Choices, Serving, candidates, check, refuse
+from models.detector import ServedBody
+from models.fake import FakeDetector, scripted_image
+from models.serving.base import Files, Form, Runtime, ShapePx
+from models.serving.build import in_process
+from models.serving.registry import RUNTIMES
+from models.serving.served import Deferred, ServedDetector
+from models.serving.torch_runtime import TorchRuntime
+from models.tasks.base import Picture
+from models.tasks.detection import DETECTION
+
+PICTURES = [scripted_image(seed)[0] for seed in range(12)]
+
+
+class Scripted:
+    """A runtime with a scripted cost and fault around torch's. fault: what its form gets wrong."""
+
+    precision, libraries = "fp32", ("torch",)
+    portable, calibrated = True, True
+
+    def __init__(self, name: str, clock: Clock, *, cost_s: float = 0.001, fault: str = "") -> None:
+        self.name, self._clock, self._cost_s, self.fault = name, clock, cost_s, fault
+        self.converted: list[int] = []
+
+    def missing(self) -> str:
+        return "not installed" if self.fault == "missing" else ""
+
+    def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
+        self.converted.append(len(arrays))
+        if self.fault == "convert":
+            raise JobError("quantising failed")
+        if self.fault == "disk":
+            raise OSError(28, "No space left on device")
+        return {"model": onnx}
+
+    def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:
+        return ScriptedForm(TorchRuntime().start({}, body, shape_px), self._clock, self._cost_s, self.fault)
+
+
+class ScriptedForm:
+    memory_mib = 1.0
+
+    def __init__(self, inner: Form, clock: Clock, cost_s: float, fault: str) -> None:
+        self._inner, self._clock, self._cost_s, self._fault = inner, clock, cost_s, fault
+        self.closed = False
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        self._clock.now_s += self._cost_s
+        if self._fault == "run":
+            raise RuntimeError("illegal instruction")
+        found = self._inner.run(array)
+        if self._fault == "nan":
+            return [np.full_like(output, np.nan) for output in found]
+        return [np.zeros_like(found[0]), found[1]] if self._fault == "wrong" else found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Slow(FakeDetector):
+    """The trained model: 10 ms of CPU per picture on the scripted clock."""
+
+    clock: Clock
+
+    def predict(self, images, **options):  # type: ignore[no-untyped-def]
+        self.clock.now_s += 0.010 * len(images)
+        return super().predict(images, **options)
+
+
+class Place:
+    """A `Serving` over scripted runtimes."""
+
+    def __init__(self, folder: Path, choice: str = AUTO, pictures: int = 12, **runtimes: tuple[float, str]) -> None:
+        self.clock = Clock()
+        named = runtimes or {"openvino_int8": (0.001, ""), "openvino": (0.002, ""), "onnxruntime": (0.003, "")}
+        self.runtimes = {
+            name.replace("_", "-"): Scripted(name.replace("_", "-"), self.clock, cost_s=cost_s, fault=fault)
+            for name, (cost_s, fault) in named.items()
+        }
+        self.told: list[tuple[str, str]] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.folder, self.choice = folder, choice
+        self.pictures = [Picture(image=image) for image in PICTURES[:pictures]]
+        self.serving = self.again()
+
+    def again(self) -> Serving:
+        def runtime(name: str) -> Runtime:
+            return self.runtimes.get(name) or Scripted(name, self.clock, fault="missing")
+
+        return Serving(
+            self.choice, self.folder, newest=lambda camera: self.pictures, task_of=lambda camera: DETECTION,
+            tell=lambda camera, text: self.told.append((camera, text)), build_s=5.0, build=in_process, runtimes=runtime,
+            aside=self.waiting.append, cpu_s=self.clock,
+        )  # fmt: skip
+
+    def detector(self, skill: float = 0.8) -> Slow:
+        made = Slow(skill=skill)
+        made.clock = self.clock
+        return made
+
+    def converted(self) -> dict[str, int]:
+        return {name: len(runtime.converted) for name, runtime in self.runtimes.items() if runtime.converted}
+
+
+def name_of(detector: object) -> str:
+    return detector.runtime.name if isinstance(detector, ServedDetector) else "trained"
+
+
+def test_the_configuration_offers_what_the_table_of_runtimes_has() -> None:
+    hint = typing.get_type_hints(ModelsSection, include_extras=False)["serving"]
+    assert set(typing.get_args(hint)) == {"auto", "trained", *RUNTIMES} - {"torch"}
+
+
+def test_the_fastest_right_form_serves_and_says_what_the_model_says(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = place.detector()
+    served = place.serving.serve(model, "yard")
+    assert name_of(served) == "openvino-int8"
+    for image in PICTURES:
+        assert np.array_equal(served.predict([image])[0].xyxy, model.predict([image])[0].xyxy)
+    assert place.told == []
+
+
+def test_the_measurement_is_made_once_and_remembered_over_restarts(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.serving.serve(place.detector(0.7), "yard")
+    assert place.converted() == {"openvino-int8": 1, "openvino": 1, "onnxruntime": 1}
+    place.serving.serve(place.detector(0.8), "street")
+    assert place.converted() == {"openvino-int8": 2, "openvino": 1, "onnxruntime": 1}
+    assert name_of(place.again().serve(place.detector(0.9), "yard")) == "openvino-int8"
+    assert place.converted() == {"openvino-int8": 3, "openvino": 1, "onnxruntime": 1}
+
+
+def test_a_version_that_was_served_before_needs_no_new_form(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for _ in range(3):
+        place.again().serve(place.detector(0.7), "yard")
+    assert place.converted() == {"openvino-int8": 1, "openvino": 1, "onnxruntime": 1}
+
+
+def test_another_input_size_or_architecture_is_measured_by_itself(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.serving.serve(place.detector(), "yard")
+    other = place.detector(0.6)
+    other.spec = type(other.spec)(arch="other", input_px=64)
+    place.serving.serve(other, "yard")
+    assert place.converted() == {"openvino-int8": 2, "openvino": 2, "onnxruntime": 2}
+
+
+@pytest.mark.parametrize("fault", ["convert", "disk", "nan", "wrong", "run", "missing"])
+def test_a_form_with_a_fault_is_passed_over_while_measuring(fault: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, openvino_int8=(0.001, fault), openvino=(0.002, ""))
+    assert name_of(place.serving.serve(place.detector(), "yard")) == "openvino"
+
+
+@pytest.mark.parametrize("fault", ["convert", "disk", "nan", "wrong", "run"])
+def test_a_remembered_form_that_fails_for_a_new_model_hands_over_and_says_why(fault: str, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.serving.serve(place.detector(), "yard")
+    place.runtimes["openvino-int8"].fault = fault
+    assert name_of(place.serving.serve(place.detector(0.7), "yard")) == "openvino"
+    [(camera, text)] = place.told
+    assert camera == "yard"
+    assert text.startswith("not served by openvino-int8: ")
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [("convert", "quantising failed"), ("disk", "No space left"), ("nan", "NaN"), ("wrong", "agrees"), ("run", "illegal")],
+)
+def test_the_trained_form_serves_when_the_wanted_one_fails(fault: str, word: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, "openvino", openvino=(0.001, fault))
+    model = place.detector()
+    assert place.serving.serve(model, "yard") is model
+    assert word in place.told[0][1]
+
+
+def test_a_form_slower_than_the_trained_one_does_not_serve(tmp_path: Path) -> None:
+    place = Place(tmp_path, openvino_int8=(0.012, ""), openvino=(0.5, ""))
+    model = place.detector()
+    assert place.serving.serve(model, "yard") is model
+    assert "serves as trained" in place.told[0][1]
+    assert Choices(tmp_path).get("nothing") is None
+
+
+def test_trained_means_trained(tmp_path: Path) -> None:
+    place = Place(tmp_path, "trained")
+    model = place.detector()
+    assert place.serving.serve(model, "yard") is model
+    assert place.serving.serve_later(model, "yard") is model
+    assert place.converted() == {}
+
+
+def test_without_samples_the_form_comes_when_frames_have_been_seen(tmp_path: Path) -> None:
+    place = Place(tmp_path, pictures=0)
+    served = place.serving.serve(place.detector(), "yard")
+    assert isinstance(served, Deferred)
+    for number in range(Deferred.EVERY * Deferred.COLLECTED):
+        assert len(served.predict([PICTURES[number % 12]])) == 1
+    [work] = place.waiting
+    assert name_of(served.current) == "trained"
+    work()
+    assert name_of(served.current) == "openvino-int8"
+    assert place.runtimes["openvino-int8"].converted == [Deferred.COLLECTED]
+    assert len(served.predict(PICTURES[:3])) == 3
+    assert len(place.waiting) == 1, "made once"
+
+
+def test_samples_that_cannot_be_read_leave_the_trained_form(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    def broken(camera: str) -> list[Picture]:
+        raise DriftboxError("picture 3 is damaged")
+
+    place.serving._newest = broken
+    model = place.detector()
+    assert place.serving.serve(model, "yard") is model
+    assert "picture 3 is damaged" in place.told[0][1]
+
+
+def test_the_form_is_calibrated_on_what_the_task_shows_its_model(tmp_path: Path) -> None:
+    class Halves:
+        """A task that shows the upper half of each picture only."""
+
+        def predict(self, model, pictures, **options):  # type: ignore[no-untyped-def]
+            return model.predict([np.ascontiguousarray(p.image[:48]) for p in pictures])
+
+    place = Place(tmp_path, "openvino", openvino=(0.001, ""))
+    place.serving._task_of = lambda camera: Halves()  # type: ignore[assignment,return-value]
+    served = place.serving.serve(place.detector(), "yard")
+    assert isinstance(served, ServedDetector)
+    assert list(served._forms) == [(48, 128)]
+
+
+def test_forms_are_made_one_at_a_time_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.serving._build_s = 0.01
+    model = place.detector()
+    with place.serving._turn:
+        assert place.serving.serve(model, "yard") is model
+    assert "too long" in place.told[0][1]
+
+
+def test_calls_from_several_threads_all_get_a_model(tmp_path: Path) -> None:
+    place = Place(tmp_path, openvino=(0.001, ""))
+    found: list[str] = []
+
+    def run(number: int) -> None:
+        found.append(name_of(place.serving.serve(place.detector(0.5 + number / 100), f"camera{number}")))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == ["openvino"] * 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"k": 1}', '{"k": {"order": 3, "ms": {}}}'])
+def test_remembered_choices_that_cannot_be_read_are_measured_again(content: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("choices.json").write_text(content, encoding="utf-8")
+    assert Choices(tmp_path).get("k") is None
+    place = Place(tmp_path)
+    assert name_of(place.serving.serve(place.detector(), "yard")) == "openvino-int8"
+    assert place.again()._choices.get(next(iter(place.serving._choices._seen))) is not None
+
+
+def test_choices_survive_and_a_full_disk_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = Choices(tmp_path)
+    choices.keep("k", Choice(order=("openvino",), ms={"openvino": 1.5, "trained": 4.0}))
+    assert Choices(tmp_path).get("k") == Choice(order=("openvino",), ms={"openvino": 1.5, "trained": 4.0})
+    monkeypatch.setattr("edge.serving.atomic_write", lambda *a: (_ for _ in ()).throw(OSError(28, "full")))
+    choices.keep("l", Choice(order=()))
+    assert choices.get("l") == Choice(order=())
+    assert Choices(tmp_path).get("l") is None
+
+
+def test_a_gpu_is_tried_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert candidates(lambda name: Scripted(name, clock)) == ("openvino-int8", "openvino", "onnxruntime")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert candidates(lambda name: Scripted(name, clock))[0] == "tensorrt-fp16"
+
+
+def test_the_check_measures_agreement_and_both_speeds() -> None:
+    place_clock = Clock()
+    model, other = Slow(skill=1.0), FakeDetector(skill=0.6)
+    model.clock = place_clock
+    found = check(other, model, PICTURES, model.predict(PICTURES), cpu_s=place_clock)
+    assert 0.4 < found.agreement < 0.8
+    assert (found.ms, found.trained_ms) == (0.0, pytest.approx(10.0))
+    refuse(Checked(agreement=AGREEMENT_MIN, ms=10.9, trained_ms=10.0))
+    with pytest.raises(JobError, match="agrees"):
+        refuse(Checked(agreement=AGREEMENT_MIN - 0.01, ms=1.0, trained_ms=10.0))
+    with pytest.raises(JobError, match="slower"):
+        refuse(Checked(agreement=1.0, ms=11.1, trained_ms=10.0))
