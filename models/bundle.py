@@ -93,7 +93,7 @@ def read_bundle(path: Path, *, trusts: Callable[[str], bool], allow_unsigned: bo
     _check_contents(path, files, head)
     try:
         manifest = manifest_of(files[MANIFEST_FILE])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _refused(path, f"its manifest is not usable: {_in_words(error)}") from error
     if manifest.sha256 != head["files"][MODEL_FILE]["sha256"]:
         raise _refused(path, "its manifest is of other weights")
@@ -112,6 +112,7 @@ def _files(path: Path) -> dict[str, bytes]:
         with zipfile.ZipFile(path) as bundle:
             infos = bundle.infolist()
             _check_names(path, [info.filename for info in infos])
+            _check_sizes(path, infos)
             return {info.filename: _read(path, bundle, info) for info in infos}
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {path}", subject=str(path), remedy="check the path") from error
@@ -146,11 +147,15 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise _refused(path, f"{missing[0]} is missing")
 
 
+def _check_sizes(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    for info in infos:
+        most = _MOST[info.filename]
+        if info.file_size > most:
+            raise _refused(path, f"{info.filename} would be {info.file_size} bytes, at most {most} are allowed")
+
+
 def _read(path: Path, bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """One file. What it says of its size bounds what is read: a bomb is given up at the first byte too many."""
-    most = _MOST[info.filename]
-    if info.file_size > most:
-        raise _refused(path, f"{info.filename} would be {info.file_size} bytes, at most {most} are allowed")
     with bundle.open(info) as file:
         data = file.read(info.file_size + 1)
     if len(data) != info.file_size:

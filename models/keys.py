@@ -12,18 +12,22 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import EnvironmentLacking, StorageError, UsageError
-from configs.files import atomic_write, fsync_path, storage_errors, temp_path, write_all
+from configs.files import TEMP_PREFIX, atomic_write, fsync_path, storage_errors, write_all
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 #: A key file is some hundred bytes; nothing larger is read.
 _MOST_BYTES = 4096
+#: One thread of this process makes keys at a time; other processes are kept apart by the file's own name.
+_MAKING = threading.Lock()
 
 
 class Signer:
@@ -51,6 +55,10 @@ class KeyRing:
 
     def signer(self) -> Signer:
         """The box's own key, made when there is none. Raises StorageError 'permissions' when others may read it."""
+        with _MAKING:
+            return self._signer()
+
+    def _signer(self) -> Signer:
         if not self._private.exists():
             self._make()
         with storage_errors(self._private):
@@ -100,21 +108,17 @@ class KeyRing:
         serialization, ed25519, _ = _library()
         key = ed25519.Ed25519PrivateKey.generate()
         pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        part = temp_path(self._private)
         with storage_errors(self._private):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            part.unlink(missing_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd, part = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=self._folder)  # of mode 0600 whatever the umask
             try:
-                fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                try:
-                    write_all(fd, pem)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                write_all(fd, pem)
+                os.fsync(fd)
                 with suppress(FileExistsError):
                     os.link(part, self._private)
             finally:
-                part.unlink(missing_ok=True)
+                os.close(fd)
+                os.unlink(part)
             fsync_path(self._folder)
 
 
