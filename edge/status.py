@@ -23,7 +23,7 @@ class QualityPoint(View):
     """One measurement of a camera's serving model on golden labels."""
 
     at_utc: float = Field(description="When, seconds since the epoch.")
-    f1: float = Field(ge=0, le=1, description="Quality, 0 to 1 (F1 against the golden model's labels).")
+    f1: float = Field(ge=0, le=1, description="Quality, 0 to 1, against the golden model's labels (see quality_name).")
     version: str = Field(default="", description="Model that was measured.")
 
 
@@ -48,7 +48,13 @@ class CameraView(View):
     frames_analysed: int = 0
     frames_dropped: int = Field(default=0, description="Frames given up before analysis since the start; the newest wins.")
     reconnects: int = 0
-    quality: float | None = Field(default=None, description="Newest measured F1 of the serving model; null: not measured yet.")
+    task: str = Field(
+        default="detection", description="What its model is asked: detection, classification, or a package's task."
+    )
+    quality: float | None = Field(
+        default=None, description="Newest measured quality of the serving model; null: not measured yet."
+    )
+    quality_name: str = Field(default="F1", description="What quality is for this task: F1, accuracy, ...")
     quality_history: tuple[QualityPoint, ...] = Field(default=(), description="Oldest first.")
     model: str = Field(default="", description="Serving version.")
     activity: str = Field(default="", description="labelling, profiling, retraining, gate, or empty.")

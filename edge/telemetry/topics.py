@@ -115,7 +115,10 @@ class Changes:
             found += self._retained(self.topics.of_camera(camera.id, "model"), now_utc, {"version": camera.model})
         if camera.quality_history:
             point = camera.quality_history[-1]
-            body = {"f1": round(point.f1, 4), "version": point.version, "measured": iso_utc(point.at_utc)}
+            body = {
+                "f1": round(point.f1, 4), "measure": camera.quality_name, "version": point.version,
+                "measured": iso_utc(point.at_utc),
+            }  # fmt: skip
             found += self._retained(self.topics.of_camera(camera.id, "quality"), now_utc, body)
         return found
 
@@ -169,6 +172,7 @@ def camera_status(camera: CameraView) -> dict[str, Any]:
         "width_px": camera.width_px,
         "height_px": camera.height_px,
         "knobs": camera.knobs,
+        "task": camera.task,
     }
 
 

@@ -68,6 +68,11 @@ def test_the_page_shows_the_box(browser: Any, server: WebServer) -> None:
     assert gate.locator(".state").inner_text() == "live"
     assert gate.locator("img").is_visible()
     assert gate.locator("svg circle").count() == 8
+    assert "quality (F1)" in gate.locator("dl").inner_text()
+    yard = page.locator('[data-camera="yard"]').locator("dl").inner_text()
+    assert "quality (accuracy)" in yard
+    assert "classification" in yard
+    assert "(F1 and accuracy, 0 to 1)" in page.locator("#summary").inner_text()
     dock = page.locator('[data-camera="dock"]')
     assert "timeout: no frames for 6 s" in dock.locator(".error").inner_text()
     assert dock.locator(".nothing").is_visible()

@@ -46,10 +46,12 @@ function makeTile(id) {
   const error = make("p", { class: "error", hidden: "" });
   const facts = make("dl");
   const values = {};
-  for (const [key, label] of [["quality", "quality (F1)"], ["model", "model"], ["rate", "analysed"], ["objects", "objects"],
-    ["dropped", "dropped"], ["activity", "now"]]) {
+  const labels = {};
+  for (const [key, label] of [["quality", "quality"], ["task", "task"], ["model", "model"], ["rate", "analysed"],
+    ["objects", "objects"], ["dropped", "dropped"], ["activity", "now"]]) {
     values[key] = make("dd");
-    facts.append(make("dt", {}, label), values[key]);
+    labels[key] = make("dt", {}, label);
+    facts.append(labels[key], values[key]);
   }
   const chart = document.createElementNS(SVG, "svg");
   chart.setAttribute("class", "chart");
@@ -59,7 +61,7 @@ function makeTile(id) {
     make("div", { class: "picture" }, img, nothing),
     make("div", { class: "body" }, make("div", { class: "head" }, name, state), error, facts, chart));
   byId("tiles").append(article);
-  const tile = { id, article, img, nothing, name, state, error, values, chart, frames: 0, history: "", waiting: false };
+  const tile = { id, article, img, nothing, name, state, error, values, labels, chart, frames: 0, history: "", waiting: false };
   img.addEventListener("load", () => { img.hidden = false; nothing.hidden = true; tile.waiting = false; });
   img.addEventListener("error", () => { tile.waiting = false; });
   return tile;
@@ -73,6 +75,8 @@ function updateTile(tile, camera) {
   tile.state.className = "state" + (live ? " live" : camera.code ? " bad" : "");
   tile.error.hidden = !camera.error;
   setText(tile.error, camera.code ? `${camera.code}: ${camera.error}` : camera.error);
+  setText(tile.labels.quality, `quality (${camera.quality_name})`);
+  setText(tile.values.task, camera.task);
   setText(tile.values.quality, camera.quality === null ? "not measured yet" : number(camera.quality));
   setText(tile.values.model, camera.model || "–");
   const size = camera.height_px ? ` · ${camera.width_px}×${camera.height_px} px` : "";
@@ -85,10 +89,11 @@ function updateTile(tile, camera) {
   tile.img.alt = `Newest picture of ${title} with the detected objects`;
   tile.frames = camera.frames_analysed;
   const history = JSON.stringify(camera.quality_history);
-  if (history !== tile.history) { tile.history = history; drawQuality(tile.chart, camera.quality_history, title); }
+  if (history !== tile.history) { tile.history = history; drawQuality(tile.chart, camera, title); }
 }
 
-function drawQuality(svg, points, title) {
+function drawQuality(svg, camera, title) {
+  const points = camera.quality_history;
   svg.replaceChildren();
   const add = (tag, attributes, text) => {
     const element = document.createElementNS(SVG, tag);
@@ -104,7 +109,7 @@ function drawQuality(svg, points, title) {
   }
   if (!points.length) {
     svg.setAttribute("aria-label", `Quality of ${title}: not measured yet`);
-    add("text", { x: left + 6, y: y(0.5) - 4 }, "quality (F1) over time: not measured yet");
+    add("text", { x: left + 6, y: y(0.5) - 4 }, `quality (${camera.quality_name}) over time: not measured yet`);
     return;
   }
   const first = points[0].at_utc, last = points[points.length - 1].at_utc;
@@ -184,7 +189,7 @@ function fillTable(id, rows) {
 function drawPlan(plan) {
   setText(byId("plan-line"), plan
     ? `Made at ${clock(plan.at_utc)} by policy ${plan.policy} for window ${plan.window}${plan.reason ? ` (${plan.reason})` : ""}; ` +
-      `expected quality ${number(plan.expected_quality)} (F1, mean over cameras and window); ${percent(plan.spare_pct)} spare.`
+      `expected quality ${number(plan.expected_quality)} (0 to 1, mean over cameras and window); ${percent(plan.spare_pct)} spare.`
     : "no plan yet");
   fillTable("plan", plan ? plan.streams.map((s) => [s.camera, s.knobs === null ? "paused" : s.knobs, percent(s.infer_pct),
     s.retrain === null ? "none" : s.retrain, s.retrain === null ? "–" : percent(s.train_pct),
@@ -228,6 +233,10 @@ function drawNotes(notes) {
     make("li", {}, `${clock(note.at_utc)} ${note.camera ? note.camera + ": " : ""}${note.text}`)));
 }
 
+function qualityNames(cameras) {
+  return [...new Set(cameras.map((camera) => camera.quality_name))].sort().join(" and ");
+}
+
 function update(status) {
   setText(byId("box-name"), status.site ? `${status.box} · ${status.site}` : status.box);
   document.title = `${status.box} – Driftbox`;
@@ -235,7 +244,7 @@ function update(status) {
   const measured = status.cameras.filter((camera) => camera.quality !== null);
   const mean = measured.length ? measured.reduce((sum, camera) => sum + camera.quality, 0) / measured.length : null;
   setText(byId("summary"), `${live} of ${status.cameras.length} cameras live · mean quality ` +
-    `${mean === null ? "not measured yet" : number(mean)}${mean === null ? "" : " (F1, 0 to 1)"}`);
+    `${mean === null ? "not measured yet" : number(mean)}${mean === null ? "" : ` (${qualityNames(measured)}, 0 to 1)`}`);
   setText(byId("software"), status.software);
   updateCameras(status.cameras);
   updateWindow(status.window);

@@ -13,6 +13,7 @@ from configs.errors import StreamErrorCode
 from edge.box_status import draw_jpeg
 from edge.inference import Shown
 from edge.runtime import Job
+from models.tasks.classification import CLASSIFICATION
 from scheduler import events as ev
 from scheduler.commands import Note, ReportPlan
 from scheduler.types import Detections, Plan, StreamOutcome, StreamPlan, WindowOutcome
@@ -65,6 +66,13 @@ def test_a_camera_with_frames_quality_and_a_job(box: LiveBox) -> None:
     kinds = {share.job: (share.camera, share.kind) for share in box.status.status().shares}
     assert kinds["a/infer"] == ("a", "inference")
     assert kinds["a/train/3"] == ("a", "retraining")
+
+
+def test_a_camera_says_its_task_and_what_its_quality_is(box: LiveBox) -> None:
+    box.watched["b"].task = CLASSIFICATION
+    views = {view.id: view for view in box.status.status().cameras}
+    assert (views["a"].task, views["a"].quality_name) == ("detection", "F1")
+    assert (views["b"].task, views["b"].quality_name) == ("classification", "accuracy")
 
 
 def test_a_camera_in_trouble_says_why(box: LiveBox) -> None:

@@ -14,6 +14,8 @@ from edge.clock import FakeClock
 from edge.inference import ERROR_REST_S, FAILURES_IN_A_ROW, LOOK_S, WATCHED_FRAMES, FellBack, InferenceWorker, SwapRecord
 from edge.shadow import Shadow, ShadowRules
 from models.fake import FakeDetector
+from models.tasks.classification import CLASSIFICATION
+from models.tasks.detection import DETECTION
 from scheduler.types import Detections, KnobProfile
 from tests.support.fakes import FreeLane, StillCamera
 
@@ -225,6 +227,15 @@ def test_rate_and_cost_are_known_after_a_few_frames() -> None:
         bench.at(n * 0.25).frame(n)
     assert bench.worker.rate_fps() == pytest.approx(4.0)
     assert bench.worker.cost_s() == pytest.approx(0.0)  # nothing computes on this clock
+
+
+def test_where_work_follows_content_the_cost_is_that_of_a_busy_frame() -> None:
+    """Three quiet frames of four: the median would be theirs, and the share too small for every fourth."""
+    for task, expected_s in ((DETECTION, 0.001), (CLASSIFICATION, 0.016)):
+        bench = Bench()
+        bench.worker.task = task
+        bench.worker._costs_s.extend([0.001, 0.001, 0.001, 0.016] * 16)
+        assert bench.worker.cost_s() == expected_s
 
 
 # --- a new model is watched, and the one before it stays warm -----------------------------------------------------------

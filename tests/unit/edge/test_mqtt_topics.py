@@ -90,6 +90,17 @@ def test_a_measurement_is_told() -> None:
     point = QualityPoint(at_utc=EPOCH_UTC, f1=0.61239, version="gate-1")
     (message,) = changes.messages(status_of(CameraView(id="gate", state="live", model="gate-1", quality_history=(point,))))
     assert (body(message)["f1"], body(message)["measured"]) == (0.6124, topics.iso_utc(EPOCH_UTC))
+    assert body(message)["measure"] == "F1"
+
+
+def test_a_camera_that_classifies_says_so() -> None:
+    point = QualityPoint(at_utc=EPOCH_UTC, f1=0.6, version="gate-1")
+    camera = CameraView(
+        id="gate", state="live", task="classification", quality_name="accuracy", model="gate-1", quality_history=(point,)
+    )
+    bodies = {m.topic.rpartition("/")[2]: body(m) for m in Changes(NAMES).messages(status_of(camera)) if "/camera/" in m.topic}
+    assert bodies["status"]["task"] == "classification"
+    assert bodies["quality"]["measure"] == "accuracy"
 
 
 def test_plan_and_outcome_share_a_topic_and_are_told_once() -> None:

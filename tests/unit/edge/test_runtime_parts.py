@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from configs.errors import JobCancelled, JobError, StorageError, WeightsError
 from edge.live_jobs import stable_seed
-from edge.runtime import DEMAND_HEADROOM, STRIDES, failure_of, infer_job, knob_profiles
+from edge.runtime import DEMAND_HEADROOM, STRIDES, _differs, failure_of, infer_job, knob_profiles
 
 
 @given(st.floats(0.1, 120), st.floats(1e-4, 2.0))
@@ -20,6 +20,18 @@ def test_knobs_cost_what_their_rate_costs_and_better_ones_cost_more(fps: float, 
         assert profile.fps == pytest.approx(fps / stride)
         assert profile.demand_pct == pytest.approx(100 * profile.fps * cost_s * DEMAND_HEADROOM, abs=1e-3)
     assert [p.quality_frac for p in profiles] == sorted((p.quality_frac for p in profiles), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "profiled_s", "fps", "told"),
+    [
+        (0.010, 0.010, 5, False), (0.0129, 0.010, 5, False), (0.0135, 0.010, 5, True), (0.006, 0.010, 5, True),
+        (0.00001, 0.0003, 5, False), (0.0009, 0.0003, 5, True), (0.0009, 0.0003, 1, False),
+    ],
+)  # fmt: skip
+def test_a_cost_is_told_when_it_changes_what_is_needed(cost_s: float, profiled_s: float, fps: float, told: bool) -> None:
+    """By 30 %, and by 0.2 % of a core: next to nothing and half of it are the same to a plan."""
+    assert _differs(cost_s, profiled_s, fps) is told
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from configs.files import full
@@ -51,6 +53,17 @@ def test_one_frame_of_every_camera_and_none_twice(kept: Kept) -> None:
     assert sampler.sample_once() == 1
     assert sampler.sample_once() == 0
     assert kept.samples == [("a", 0, 5), ("b", 0, 3)]
+
+
+def test_a_frame_in_which_nothing_moves_is_not_kept(kept: Kept) -> None:
+    sampler, (a,) = sampler_of(kept, "a")
+    for seq, regions in ((1, np.zeros((0, 4))), (2, np.ones((2, 4))), (3, None), (4, np.zeros((0, 4)))):
+        a.show(seq)
+        assert a.newest is not None
+        a.newest = replace(a.newest, regions=regions)
+        assert sampler.sample_once() == (0 if seq in (1, 4) else 1)
+        assert sampler.sample_once() == 0, "nor looked at twice"
+    assert [seq for _, _, seq in kept.samples] == [2, 3], "a camera that nobody asks for movement is sampled as ever"
 
 
 def test_a_new_window_gets_what_comes_from_then_on(kept: Kept) -> None:
