@@ -24,7 +24,7 @@ MAX_BOXES = 500
 MAX_PAGE = 500
 
 State = Literal["unlabelled", "golden", "unsure", "person", "ignored", "damaged"]
-_NAME = re.compile(r"^([a-z0-9][a-z0-9_-]{0,62})/(\d{1,9})/(\d{1,15})$")
+_NAME = re.compile(r"([a-z0-9][a-z0-9_-]{0,62})/([0-9]{1,9})/([0-9]{1,15})")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -41,7 +41,7 @@ class SampleName:
     @staticmethod
     def parse(text: str) -> SampleName:
         """Raises UsageError for anything but camera/window/seq."""
-        found = _NAME.match(text)
+        found = _NAME.fullmatch(text)
         if found is None or not is_camera_id(found[1]):
             raise UsageError(
                 f"'{text[:80]}' names no sample",
@@ -66,12 +66,11 @@ class BoxIn(_View):
         description=f"One of {', '.join(CLASS_NAMES)}.",
     )  # fmt: skip
     xyxy: tuple[Corner, Corner, Corner, Corner] = Field(description="Left, top, right, bottom in pixels of the picture.")
+    score: float = Field(default=1.0, ge=0, le=1, description="The golden model's score; a person's box has 1, whatever is sent.")
 
 
 class BoxView(BoxIn):
-    """One object, and how sure the golden model was of it."""
-
-    score: float = Field(default=1.0, description="The golden model's score; 1 for a person's box.")
+    """One object as it is shown."""
 
 
 class LabelsIn(_View):

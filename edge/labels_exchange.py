@@ -41,7 +41,7 @@ MAX_TEXT_BYTES, MAX_COCO_BYTES = 2**20, 256 * 2**20
 MAX_SAMPLES = 100_000
 #: A box that came back from a text file is the same box from this overlap on (YOLO's six decimals move it by under a pixel).
 UNCHANGED_IOU = 0.9
-_FLAT = re.compile(r"^([a-z0-9][a-z0-9_-]{0,62})__(\d{1,9})__(\d{1,15})$")
+_FLAT = re.compile(r"([a-z0-9][a-z0-9_-]{0,62})__([0-9]{1,9})__([0-9]{1,15})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def flat_name(ref: SampleRef) -> str:
 
 def sample_of(stem: str) -> SampleName | None:
     """The sample a file's stem names, None: it names none. A camera's id may hold `_`, so the last two parts count."""
-    found = _FLAT.match(stem)
+    found = _FLAT.fullmatch(stem)
     return SampleName(camera=found[1], window=int(found[2]), seq=int(found[3])) if found else None
 
 

@@ -157,5 +157,5 @@ def _tell_boxes(draft: Draft, tell: Callable[[str], None]) -> None:
 
 
 def _box_text(box: BoxIn) -> str:
-    score = f" {box.score:.2f}" if isinstance(box, BoxView) else ""
+    score = f" {box.score:.2f}" if isinstance(box, BoxView) else ""  # a person's own box has none
     return f"{box.class_name}{score}  " + " ".join(f"{v:.0f}" for v in box.xyxy)
