@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,12 +28,16 @@ from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
 from models.fake import FakeDetector
+from models.tasks.base import Task
+from models.tasks.classification import CLASSIFICATION
+from models.tasks.detection import DETECTION
 from scheduler.codec import decode
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import Event
 from scheduler.types import RetrainConfig
 from streams.samples import SampleStore
 from tests.support.fakes import TickingCamera
+from tests.support.moving import ColourGolden
 
 T = TypeVar("T", bound=Event)
 WAIT_S = 60.0
@@ -68,8 +72,10 @@ class LiveBox:
         journal_write: Write | None = None,
         cost_s: float = 0.0,
         shelf: type[Shelf] = Shelf,
+        classify: Mapping[str, TickingCamera] | None = None,
     ) -> None:
-        """cost_s: what a prediction is said to cost (0: as measured)."""
+        """cost_s: what a prediction is said to cost (0: as measured). classify: cameras of the task classification, by id; they are
+        labelled by `tests.support.moving.ColourGolden`."""
         self.root = root
         self.clock = SettableClock()
         self.folder = DataFolder(root)
@@ -79,16 +85,17 @@ class LiveBox:
         self.samples = SampleStore(self.folder.samples_dir)
         self.backend = LaneBackend(capacity_pct=config.capacity_pct, clock=self.clock)
         options = {"write": journal_write} if journal_write else {}
-        labels_by = golden or FakeDetector(skill=1.0, arch="golden")
+        labels_by, colours = golden or FakeDetector(skill=1.0, arch="golden"), ColourGolden()
+        self._classify = dict(classify or {})
         self.runtime = BoxRuntime(
             Parts(
                 engine=BoxEngine(config), backend=self.backend, journal=Journal(self.folder.events_dir, **options),
                 store=self.store, shelf=self.shelf, samples=FileSamples(self.samples),
                 sampler=Sampler(self.samples, fps=10.0, clock=self.clock),
-                golden_of=lambda camera_id: labels_by, clock=self.clock, scoring=Scoring(),
+                golden_of=lambda id: colours if id in self._classify else labels_by, clock=self.clock, scoring=Scoring(),
             )
         )  # fmt: skip
-        self.cameras = {id: TickingCamera(id) for id in cameras}
+        self.cameras = {id: self._classify.get(id) or TickingCamera(id) for id in cameras}
         self.watched = {id: self._watch(id, arch, cost_s) for id, arch in cameras.items()}
         self.events: list[Event] = []
         self.runtime.parts.listeners.append(lambda thing: self.events.append(thing) if isinstance(thing, Event) else None)
@@ -97,16 +104,16 @@ class LiveBox:
         self._thread = threading.Thread(target=self._run, name="box-loop")
 
     def _watch(self, id: str, arch: str, cost_s: float) -> Watched:
-        version = self.shelf.ensure(id, arch)
+        task: Task = CLASSIFICATION if id in self._classify else DETECTION
+        version = self.shelf.ensure(id, arch, task.load)
         lane = self.backend.open_lane(infer_job(id))
-        worker = InferenceWorker(
-            self.cameras[id], lane, self.shelf.detector(version.id), version.id, clock=self.clock, score_min=0.25
-        )
+        detector = self.shelf.detector(version.id)
+        worker = InferenceWorker(self.cameras[id], lane, detector, version.id, clock=self.clock, score_min=0.25, task=task)
         if cost_s:
             worker.cost_s = lambda: None  # type: ignore[method-assign]  # the said cost stays
         return Watched(
             camera=self.cameras[id], worker=worker, fps=5.0, height_px=0, title=id, arch=arch,
-            knobs=knob_profiles(5.0, cost_s or 0.001), profiled_cost_s=cost_s or 0.001,
+            knobs=knob_profiles(5.0, cost_s or 0.001), profiled_cost_s=cost_s or 0.001, task=task,
         )  # fmt: skip
 
     # --- running ------------------------------------------------------------------------------------------------------

@@ -7,16 +7,23 @@ by their colour; the classifier tells a crop's class with the probability of its
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
+import pytest
 
 from configs.units import NOTHING
+from models import zoo
 from models.detector import Detector, DetectorSpec, YieldPoint
 from models.fake import FakeDetector
-from scheduler.types import Detections
+from models.zoo import EDGE, ZOO, ZooEntry
+from scheduler.types import Detections, Frame
+from streams.motion import Motion
+from tests.support.fakes import TickingCamera
 
 #: Class -> colour (RGB). 0 person, 2 car, 4 bus.
 COLOURS: dict[int, tuple[int, int, int]] = {0: (230, 40, 40), 2: (40, 200, 60), 4: (60, 80, 235)}
@@ -48,6 +55,44 @@ def write_moving_video(path: Path, *, frames: int, seed: int = 0) -> Path:
         for packet in stream.encode():
             container.mux(packet)
     return path
+
+
+class MovingCamera(TickingCamera):
+    """The squares live, `fps` new frames a second, with what moves in them when that is wanted."""
+
+    def __init__(self, id: str, *, fps: float = 20.0) -> None:
+        super().__init__(id, fps=fps)
+        self._motion, self._lock = Motion(), threading.Lock()
+        self._seen: Frame | None = None
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        ticked = super().next_frame(after_seq=after_seq, timeout_s=timeout_s)
+        return None if ticked is None else self._moving(ticked)
+
+    def _moving(self, ticked: Frame) -> Frame:
+        """The same frame for all who ask at the same tick; movement is looked for once, in order of time."""
+        with self._lock:
+            if self._seen is None or ticked.seq > self._seen.seq:
+                image = moving_image(ticked.seq % 100_000)
+                regions = self._motion.find(image, at_s=ticked.captured_s) if self.regions_wanted else None
+                self._seen = replace(ticked, image=image, regions=regions)
+            return self._seen
+
+
+def put_classifier_in_the_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets configurations and the shelf of models name the scripted classifier (call it after `put_fakes_in_the_zoo`)."""
+
+    def build(spec: DetectorSpec, state: dict | None, device: str, seed: int) -> Detector:
+        classifier = ColourClassifier()
+        if state is not None:
+            classifier.load_state(state)
+        return classifier
+
+    arch = "colour-classifier"
+    entry = ZooEntry(arch=arch, role=EDGE, input_px=64, build=build, task="classification", bundled=True)
+    monkeypatch.setitem(ZOO, arch, entry)
+    known = zoo._bundled_state
+    monkeypatch.setattr("models.zoo._bundled_state", lambda name: ColourClassifier().state() if name == arch else known(name))
 
 
 def share_of(image: np.ndarray, class_id: int) -> np.ndarray:
