@@ -159,7 +159,7 @@ class BoxRuntime:
         self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
         self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
         self._helpers: list[threading.Thread] = []
-        self._swapper = Swapper(
+        self.swapper = Swapper(
             shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera)
         )  # fmt: skip
         self._execute: dict[type[Command], Callable[..., None]] = {
@@ -364,7 +364,7 @@ class BoxRuntime:
         stream = self.parts.engine.state.streams.get(camera_id)
         wanted = self.parts.shelf.serving_version(camera_id).id
         here = (entry.worker.version(), stream.version if stream else wanted)
-        if wanted == here[0] == here[1] or wanted == self._swapper.version_under_way(camera_id):
+        if wanted == here[0] == here[1] or wanted == self.swapper.version_under_way(camera_id):
             self._going_back.pop(camera_id, None)
             return
         if self._going_back.get(camera_id) == wanted:  # under way, or it failed and that was said
@@ -378,7 +378,7 @@ class BoxRuntime:
     def _go_back(self, camera_id: str, entry: Watched, version: str) -> None:
         """In the loop's thread when it is quick, else in a helper's."""
         try:
-            self._swapper.go_back(entry.worker, camera_id, version)
+            self.swapper.go_back(entry.worker, camera_id, version)
         except Exception as error:  # the model that serves goes on
             _, text = failure_of(error)
             serving = entry.worker.version()
@@ -424,7 +424,7 @@ class BoxRuntime:
         for timer in self._timers.values():
             timer.cancel()
         self.parts.sampler.stop()
-        self._swapper.stop()
+        self.swapper.stop()
         for job_id in list(self.jobs):
             self.parts.backend.cancel(job_id)
         for camera_id, entry in self.watched.items():
@@ -465,7 +465,7 @@ class BoxRuntime:
 
     def _reject_model(self, command: RejectModel) -> None:
         log.info("%s: model %s not admitted: %s", command.stream, command.version, command.reason)
-        self._swapper.give_up(command.stream, command.reason, version=command.version)
+        self.swapper.give_up(command.stream, command.reason, version=command.version)
         self.parts.shelf.reject(command.stream, command.version, command.reason)
 
     def _report_plan(self, command: ReportPlan) -> None:
@@ -558,11 +558,15 @@ class BoxRuntime:
         self._help(f"{command.stream}/swap", run)
 
     def _swap(self, command: SwapModel) -> None:
-        self._swapper.take_over(self.watched[command.stream].worker, command)
+        self.swapper.take_over(self.watched[command.stream].worker, command)
         if command.quality is not None:
             self._live_jobs.keep_quality(command.stream, command.quality, command.version)
         log.info(
-            "%s: model %s serves, F1 %s on labels of this window", command.stream, command.version, _shown(command.quality)
+            "%s: model %s serves, %s %s on labels of this window",
+            command.stream,
+            command.version,
+            self._task_of(command.stream).quality_name,
+            _shown(command.quality),
         )
 
     def _keep(self, write: Callable[[], object]) -> None:

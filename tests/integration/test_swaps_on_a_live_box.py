@@ -72,7 +72,7 @@ def box_that_serves(tmp_path: Path, twist: Callable[[Detections], Detections], *
     """Every model after the first one is served in a form that does `twist`."""
     box = LiveBox(tmp_path / "data", {"a": "fake"}, config=ALWAYS)
     box.runtime.parts.serve = lambda trained, camera: Served(trained, twist, after)
-    box.runtime._swapper.rules = RULES
+    box.runtime.swapper.rules = RULES
     return box
 
 
@@ -118,9 +118,9 @@ def test_a_sound_model_takes_over_after_its_shadow_and_no_frame_is_missed(tmp_pa
 
 def test_a_camera_that_stalls_in_the_shadow_does_not_hang_the_swap(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime._swapper.rules = replace(RULES, frames=1000, most_s=1.0)
+    box.runtime.swapper.rules = replace(RULES, frames=1000, most_s=1.0)
     with box:
-        box.wait(lambda: box.runtime._swapper.version_under_way("a") is not None, "a model is on its way")
+        box.wait(lambda: box.runtime.swapper.version_under_way("a") is not None, "a model is on its way")
         box.cameras["a"].next_frame = lambda **_: None  # type: ignore[method-assign,assignment]
         box.wait(lambda: bool(box.seen(ev.SwapDone, "a") or box.seen(ev.SwapFailed, "a")), "the swap ends")
         assert box.replayed().exact
@@ -128,9 +128,9 @@ def test_a_camera_that_stalls_in_the_shadow_does_not_hang_the_swap(tmp_path: Pat
 
 def test_a_box_that_stops_does_not_wait_for_a_shadow(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime._swapper.rules = replace(RULES, frames=10_000, most_s=10_000.0)
+    box.runtime.swapper.rules = replace(RULES, frames=10_000, most_s=10_000.0)
     with box:
-        box.wait(lambda: box.runtime._swapper.version_under_way("a") is not None, "a model is on its way")
+        box.wait(lambda: box.runtime.swapper.version_under_way("a") is not None, "a model is on its way")
         box.stop()
         assert not [t for t in threading.enumerate() if t.name == "a/swap"]
         assert box.replayed().exact
@@ -162,7 +162,7 @@ def test_an_operator_who_goes_back_is_served_from_memory(tmp_path: Path, monkeyp
         def never(version: str) -> Detector:
             raise AssertionError(f"{version} was loaded although it is warm")
 
-        monkeypatch.setattr(box.runtime._swapper.shelf, "detector", never)
+        monkeypatch.setattr(box.runtime.swapper.shelf, "detector", never)
         with Store(box.folder.db_path) as other:
             other.serve(replaced, at_utc=0.0, reason="rolled back by the operator")
         back = box.wait_for(ev.ModelRolledBack, "a")
@@ -173,13 +173,13 @@ def test_an_operator_who_goes_back_is_served_from_memory(tmp_path: Path, monkeyp
 
 def test_an_operator_who_chooses_while_a_model_is_in_the_shadow_is_obeyed(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime._swapper.rules = replace(RULES, frames=10_000, most_s=600.0)
+    box.runtime.swapper.rules = replace(RULES, frames=10_000, most_s=600.0)
     other_one = box.shelf.keep_candidate(
         "a", parent="a-000001", detector=FakeDetector(skill=0.9), config=CONFIG.retrain[0], window=0
     ).id
     with box:
-        box.wait(lambda: box.runtime._swapper.version_under_way("a") is not None, "a model is on its way")
-        coming = box.runtime._swapper.version_under_way("a")
+        box.wait(lambda: box.runtime.swapper.version_under_way("a") is not None, "a model is on its way")
+        coming = box.runtime.swapper.version_under_way("a")
         with Store(box.folder.db_path) as other:
             other.serve(other_one, at_utc=0.0, reason="promoted by the operator")
         box.wait(lambda: box.watched["a"].worker.version() == other_one, "the operator's choice serves")
