@@ -66,7 +66,9 @@ class BoxIn(_View):
         description=f"One of {', '.join(CLASS_NAMES)}.",
     )  # fmt: skip
     xyxy: tuple[Corner, Corner, Corner, Corner] = Field(description="Left, top, right, bottom in pixels of the picture.")
-    score: float = Field(default=1.0, ge=0, le=1, description="The golden model's score; a person's box has 1, whatever is sent.")
+    score: float = Field(
+        default=1.0, ge=0, le=1, description="The golden model's score; a person's box has 1, whatever is sent."
+    )
 
 
 class BoxView(BoxIn):
@@ -105,9 +107,7 @@ class LabelView(LabelRow):
     golden: str = Field(default="", description="Golden model that was asked; empty: none.")
     golden_gpu_s: float | None = Field(default=None, description="What asking it cost; null: not measured.")
     boxes: tuple[BoxView, ...] = Field(default=(), description="Labels in force.")
-    unsure_boxes: tuple[BoxView, ...] = Field(
-        default=(), description="What the golden model saw once, of two looks: no labels."
-    )
+    unsure_boxes: tuple[BoxView, ...] = Field(default=(), description="What the golden model was not sure of: no labels.")
     golden_boxes: tuple[BoxView, ...] | None = Field(
         default=None, description="The golden model's own answer, as undoing a correction brings it back; null: never asked."
     )

@@ -1,9 +1,9 @@
 """Golden labels out of a large model's answers: cleaned, mapped to the box's classes, and only where the model agrees with itself.
 
-The large model is not always right, and what it gets wrong is trained on. Test-time flip is the cheapest second opinion: the model also
-sees the mirrored picture. What it finds in both is kept, as the mean of both boxes and scores; what it finds in one only is *unsure*: no
-label, but kept beside the labels so that a person looks there first. A frame with too many of those is left out of training and
-judging. (After test-time augmentation as a measure of certainty: Ayhan and Berens 2018; boxes of views averaged: Solovyev et al.,
+The large model is not always right, and what it gets wrong is trained on. Boxes a little under the score threshold are *unsure*: no
+labels, but kept beside them, so that a person looks there first. Test-time flip is the cheapest second opinion: the model also sees
+the mirrored picture. What it finds in both is kept, as the mean of both boxes and scores; what it finds in one only is unsure too,
+and a frame with too many of those is left out of training and judging. (After test-time augmentation as a measure of certainty: Ayhan and Berens 2018; boxes of views averaged: Solovyev et al.,
 "Weighted boxes fusion", 2021. Changed: two views, and a box seen once is not a weak label but none.)
 
 What the filter buys and costs on labelled footage: `docs/labels.md`, printed by `driftbox bench labels`.
@@ -33,8 +33,8 @@ IGNORED = -1
 AGREE_IOU = 0.5
 #: Two boxes that the class map made one class are one object from this overlap on (the detectors' own NMS leaves one box per class).
 SAME_IOU = 0.7
-#: With a second view, a box counts as found in a view from this part of the score threshold on: a box that one view scores just above
-#: the threshold and the other just below is no disagreement. The mean score must reach the threshold.
+#: The golden model is asked for boxes from this part of the score threshold on. With one look, those under the threshold are unsure.
+#: With two, a box that one look scores just above the threshold and the other just below is no disagreement: the mean must reach it.
 VIEW_SCORE_FRAC = 0.6
 #: A box with a side below this is no object (px).
 MIN_SIDE_PX = 1.0
@@ -71,8 +71,8 @@ class Labelling:
         return 2 if self.agreement == "flip" else 1
 
     @property
-    def view_score_frac(self) -> float:
-        """Part of the score threshold from which on the golden model's boxes are wanted."""
+    def labels_from_frac(self) -> float:
+        """Part of the score threshold from which on a box may become (part of) a label."""
         return VIEW_SCORE_FRAC if self.agreement == "flip" else 1.0
 
 
@@ -81,8 +81,9 @@ PLAIN = Labelling()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GoldenLabels:
-    """sure: the labels; unsure: boxes that the model found in one view only; left_out: too much is unsure to train on or judge by;
-    dropped: boxes that were none (not finite, without area, outside the picture, of an unknown class)."""
+    """sure: the labels; unsure: boxes a little under the threshold, or found in one of two views only, which are no labels; left_out:
+    too much is unsure to train on or judge by; dropped: boxes that were none (not finite, without area, outside the picture, of an
+    unknown class)."""
 
     sure: Detections
     unsure: Detections
@@ -96,16 +97,15 @@ def golden_steps(
 ) -> Generator[None, None, list[GoldenLabels]]:  # fmt: skip
     """Golden labels of each picture. Yields between two passes of the golden model, each over at most `labelling.batch` pictures."""
     found: list[GoldenLabels] = []
+    low = VIEW_SCORE_FRAC * score_min
     for start in range(0, len(pictures), labelling.batch):
         if start:
             yield
         batch = pictures[start : start + labelling.batch]
-        if labelling.agreement == "off":
-            answers = task.labels(golden, batch, score_min=score_min, yield_point=yield_point)
-            found += [one_view(a, p.image.shape, labelling) for a, p in zip(answers, batch, strict=True)]
-            continue
-        low = labelling.view_score_frac * score_min
         plain = task.labels(golden, batch, score_min=low, yield_point=yield_point)
+        if labelling.agreement == "off":
+            found += [one_view(a, p.image.shape, labelling, score_min) for a, p in zip(plain, batch, strict=True)]
+            continue
         yield
         flipped = task.labels(golden, [mirrored(p) for p in batch], score_min=low, yield_point=yield_point)
         found += [
@@ -115,10 +115,13 @@ def golden_steps(
     return found
 
 
-def one_view(found: Detections, shape: Sequence[int], labelling: Labelling = PLAIN) -> GoldenLabels:
-    """Labels of one look at a picture of `shape` (height, width, ...): all boxes that are boxes."""
+def one_view(found: Detections, shape: Sequence[int], labelling: Labelling, score_min: float) -> GoldenLabels:
+    """Labels of one look at a picture of `shape` (height, width, ...): boxes from the threshold on; those under it are unsure."""
     clean = cleaned(found, shape)
-    return GoldenLabels(sure=mapped(clean, labelling.classes), unsure=Detections.empty(), dropped=len(found) - len(clean))
+    named = mapped(clean, labelling.classes)
+    doubtful = named.score < score_min
+    unsure = Detections(xyxy=named.xyxy[doubtful], score=named.score[doubtful], class_id=named.class_id[doubtful])
+    return GoldenLabels(sure=named.above(score_min), unsure=unsure, dropped=len(found) - len(clean))
 
 
 def two_views(

@@ -213,7 +213,7 @@ class Studio:
 
     def _asked(self, image: np.ndarray, digest: str) -> Detections:
         scoring, labelling = self.options.scoring, self.options.labelling
-        score_min = min(scoring.golden_score_min * labelling.view_score_frac, scoring.score_min)
+        score_min = min(scoring.golden_score_min * labelling.labels_from_frac, scoring.score_min)
         key = key_of("golden", self.golden_version, digest, score_min)
         found = self.memo.detections(key)
         if found is None:

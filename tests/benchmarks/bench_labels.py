@@ -106,10 +106,10 @@ def ways(data: str, seen: Sequence[Labelled], wanted: Sequence[int], score_min: 
     maps = {"": {}} if data == "pets09" else {"": {}, " + class map": VEHICLES}
     for suffix, mapping in maps.items():
         off, flip = Labelling(classes=class_table(mapping)), Labelling(classes=class_table(mapping), agreement="flip")
-        one = [one_view(s.plain.above(score_min), s.image.shape, off) for s in seen]
         low = VIEW_SCORE_FRAC * score_min
+        one = [one_view(s.plain.above(low), s.image.shape, off, score_min) for s in seen]
         two = [two_views(s.plain.above(low), s.flipped.above(low), s.image.shape, flip, score_min) for s in seen]
-        truths = [of_classes(one_view(s.truth, s.image.shape, off).sure, wanted) for s in seen]
+        truths = [of_classes(one_view(s.truth, s.image.shape, off, 0.0).sure, wanted) for s in seen]
         yield row(data, "one view" + suffix, score_min, one, truths, wanted)
         yield row(data, "flip" + suffix, score_min, two, truths, wanted)
         strict = [two_views(s.plain.above(score_min), s.flipped.above(score_min), s.image.shape, flip, score_min) for s in seen]
@@ -138,7 +138,14 @@ def of_classes(found: Detections, wanted: Sequence[int]) -> Detections:
 def show(golden: str, rows: Sequence[Row], costs: dict[str, float]) -> None:
     print(f"golden {golden}, against people's boxes at IoU {IOU_MIN}; seconds of one core per pass and picture: "
           + ", ".join(f"{data} {cost:.2f}" for data, cost in costs.items()))  # fmt: skip
-    columns = (("set", "<8"), ("labels by", "<26"), ("score", ">5"), ("precision", ">9"), ("recall", ">7"), ("F1", ">6"))
+    columns: tuple[tuple[str, str], ...] = (
+        ("set", "<8"),
+        ("labels by", "<26"),
+        ("score", ">5"),
+        ("precision", ">9"),
+        ("recall", ">7"),
+        ("F1", ">6"),
+    )
     columns += (("labels", ">7"), ("left out", ">9"), ("unsure", ">7"), ("right", ">6"))
     print(" ".join(format(name, width) for name, width in columns))
     for r in rows:

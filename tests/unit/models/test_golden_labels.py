@@ -17,6 +17,7 @@ from models.fake import FakeDetector, scripted_image
 from models.golden import (
     AGREE_IOU,
     MAX_LABELS,
+    PLAIN,
     SAME_IOU,
     Labelling,
     agreed,
@@ -157,6 +158,12 @@ def test_a_box_found_in_both_views_is_their_mean_and_one_found_once_is_unsure() 
     ]  # fmt: skip
 
 
+def test_with_one_look_what_is_a_little_under_the_threshold_is_unsure() -> None:
+    golden = Recording(found((10, 10, 40, 40, 0.9, CAR), (60, 10, 90, 40, 0.3, CAR), (110, 10, 140, 40, 0.1, CAR)))
+    _, _, (labels,) = run(golden, pictures(1), PLAIN)
+    assert (labels.sure.xyxy[:, 0].tolist(), labels.unsure.xyxy[:, 0].tolist(), labels.left_out) == ([10], [60], False)
+
+
 def test_another_class_is_no_agreement_unless_the_map_says_so() -> None:
     plain, flipped = found((10, 10, 30, 30, 0.9, CAR)), found((10, 10, 30, 30, 0.9, TRUCK))
     assert len(two_views(plain, flipped, SHAPE, FLIP, 0.4).sure) == 0
@@ -198,14 +205,14 @@ def test_boxes_that_are_none_are_dropped_and_counted() -> None:
         (-50, -50, -10, -10, 0.9, CAR), (30, 30, 10, 10, 0.9, CAR), (10, 10, 10.5, 30, 0.9, CAR), (10, 10, 30, 30, 0.9, 99),
         (10, 10, 30, 30, 0.9, -1),
     ]  # fmt: skip
-    labels = one_view(found(good, *bad), SHAPE)
+    labels = one_view(found(good, *bad), SHAPE, PLAIN, 0.4)
     assert labels.sure.xyxy.tolist() == [[10, 10, 30, 30]]
     assert labels.dropped == len(bad)
     assert two_views(found(good, *bad), found(good, *bad), SHAPE, FLIP, 0.4).dropped == 2 * len(bad)
 
 
 def test_a_box_over_the_border_is_cut_there() -> None:
-    assert one_view(found((-20, -5, 30, 500, 0.9, CAR)), SHAPE).sure.xyxy.tolist() == [[0, 0, 30, 100]]
+    assert one_view(found((-20, -5, 30, 500, 0.9, CAR)), SHAPE, PLAIN, 0.4).sure.xyxy.tolist() == [[0, 0, 30, 100]]
 
 
 def test_of_too_many_boxes_the_best_are_kept_in_their_order() -> None:
