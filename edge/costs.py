@@ -49,9 +49,12 @@ class CostProfile:
         return max(self.infer_gpu_s, self.train_head_gpu_s + slope * (layers_frac - self.head_frac))
 
     def epoch_gpu_s(self, config: RetrainConfig, frames: int) -> float:
-        """One epoch over `frames` frames; replayed frames come on top."""
+        """One epoch over `frames` frames; replayed frames come on top. A frame that distils (`models.retrain`: the replayed ones, else
+        all) is learned from twice and shown to the teacher."""
         replayed = frames * config.replay_frac / max(1e-6, 1.0 - config.replay_frac)
-        return (frames + replayed) * self.sample_gpu_s(config.layers_frac)
+        learned = (frames + replayed) * self.sample_gpu_s(config.layers_frac)
+        distilled = (replayed or frames) if config.distill > 0 else 0.0
+        return learned + distilled * (self.sample_gpu_s(config.layers_frac) + self.infer_gpu_s)
 
     def retrain_gpu_s(self, config: RetrainConfig, train: int) -> float:
         """A whole retraining when `train` labelled frames are at hand."""

@@ -161,7 +161,7 @@ class LiveJobs:
                 parts.samples, parts.shelf.detector(command.version), stream=command.stream, window=command.window,
                 configs=command.configs, epochs=command.epochs, data_frac=command.data_frac,
                 budget_gpu_s=command.budget_gpu_s, seed=self._seed(command.job), timer=spent, scoring=parts.scoring,
-                task=self._task_of(command.stream), yield_point=lane.checkpoint,
+                task=self._task_of(command.stream), yield_point=lane.checkpoint, replay_windows=parts.replay_windows,
             ),
             lane,
         )  # fmt: skip
@@ -198,9 +198,14 @@ class LiveJobs:
             camera, parent=command.version if own else shelf.serving_version(camera).id, detector=detector, config=command.config,
             window=command.window, traits=_of_window(self._traits.get(camera), command.window),
             signature=_of_window(self._signatures.get(camera), command.window), gpu_s=gpu_s if own else None,
-            group=command.members,
+            group=command.members, samples=self._trained_on(camera, command.window),
         )  # fmt: skip
         return version.id
+
+    def _trained_on(self, camera: str, window: int) -> list[str]:
+        """Names of the window's frames that a training of it learned from (frames replayed from earlier windows are not among them)."""
+        samples = self._parts.samples
+        return [ref.name for ref in samples.sampled(camera, window) if samples.split(ref) == "train"]
 
     def _gate(self, command: StartGate, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts

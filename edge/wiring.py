@@ -37,12 +37,14 @@ from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
 from models.golden import Labelling, class_table
+from models.labelled import LabelledImage
+from models.retrain import settle_precision
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.tasks.registry import task_of
 from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
-from scheduler.types import RetrainConfig
+from scheduler.types import Detections, RetrainConfig
 from streams.camera import open_camera
 from streams.masks import masks_from
 from streams.rendered.serve import DEMO_CAMERAS, CameraScript
@@ -231,12 +233,28 @@ def watch(
         camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task
     )
     picture = plain_picture(task)
+    how = settle_precision(detector, [plain_lesson(picture)], task=task)
+    log.info("%s: %s trains in %s", entry.id, arch, how.name)
     seconds = cost_s(lambda: task.predict(detector, [picture], score_min=score_min), parts.clock)
     fps = entry.fps or 5.0
     return Watched(
         camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch,
-        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task, retrain=retrain_configs(config, arch),
+        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task,
+        retrain=suited(retrain_configs(config, arch), detector, arch),
     )  # fmt: skip
+
+
+def suited(configs: tuple[RetrainConfig, ...], model: Detector, name: str) -> tuple[RetrainConfig, ...]:
+    """Those that the model can do: only classifiers have room for an added layer. Raises ConfigError when none is left."""
+    fit = tuple(c for c in configs if not c.head_neurons or hasattr(model, "head_neurons"))
+    if len(fit) < len(configs):
+        log.warning("%s is no classifier: %d configurations with head_neurons are left out", name, len(configs) - len(fit))
+    if not fit:
+        raise ConfigError(
+            f"no retraining configuration is left for {name}: all of them add a layer (head_neurons), which only classifiers can have",
+            subject=name, remedy=f"give {name} an entry of its own under models.catalog",
+        )  # fmt: skip
+    return fit
 
 
 def load_goldens(config: BoxConfig) -> dict[str, Detector]:
@@ -254,6 +272,13 @@ def plain_picture(task: Task) -> Picture:
     """A grey picture, in which as much moves as in a quiet street where the task asks for that."""
     regions = np.array([[140 * i + 20, 150, 140 * i + 100, 210] for i in range(PLAIN_REGIONS)], np.float32)
     return Picture(image=np.full((360, 640, 3), 127, np.uint8), regions=regions if task.wants_regions else None)
+
+
+def plain_lesson(picture: Picture) -> LabelledImage:
+    """The plain picture with something to learn in it."""
+    boxes = picture.regions if picture.regions is not None else np.array([[160, 100, 320, 220]], np.float32)
+    labels = Detections(xyxy=boxes, score=np.ones(len(boxes), np.float32), class_id=np.zeros(len(boxes), np.int64))
+    return LabelledImage(image=picture.image, labels=labels)
 
 
 def label_once(task_name: str, golden: Detector) -> None:

@@ -10,6 +10,7 @@ with it is not verified: none was at hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -98,8 +99,13 @@ def device_of(layers: Sequence[nn.Module]) -> torch.device:
 def measure_cpu(arch: str, step_s: Callable[[Precision], float]) -> Precision:
     """Decides for this process what models of `arch` train in on a CPU from now on. step_s: seconds of a training step."""
     half = Precision(dtype=torch.bfloat16)
-    _on_cpu[arch] = half if step_s(FLOAT32) >= CPU_GAIN_MIN * step_s(half) else FLOAT32
+    whole_s, half_s = step_s(FLOAT32), step_s(half)
+    _on_cpu[arch] = half if math.isfinite(whole_s) and whole_s >= CPU_GAIN_MIN * half_s else FLOAT32
     return _on_cpu[arch]
+
+
+def is_measured(arch: str) -> bool:
+    return arch in _on_cpu
 
 
 def forget_measurements() -> None:

@@ -32,7 +32,7 @@ from configs.errors import JobError
 from models.augment import Augmentation, augmented
 from models.detector import Detector
 from models.labelled import LabelledImage, presence_of
-from models.precision import Precision, Updates, device_of, measure_cpu, precision_of
+from models.precision import Precision, Updates, device_of, is_measured, measure_cpu, precision_of
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler.types import RetrainConfig
@@ -121,24 +121,28 @@ def retrain(
 
 
 def settle_precision(detector: Detector, samples: Sequence[LabelledImage], *, task: Task = DETECTION) -> Precision:
-    """Times a training step of a copy of `detector` in float32 and in half precision, and decides what models of its architecture train
-    in here (`models.precision`). Nothing is measured where the device decides. samples: at least one picture like the camera's."""
-    device = device_of(detector.trainable_layers())
-    if device.type != "cpu":
-        return precision_of(device, detector.spec.arch)
+    """Times a training step of a copy of `detector` in float32 and in half precision, once per architecture and process, and decides
+    what its models train in here (`models.precision`). Nothing is measured where the device decides.
+    samples: at least one picture like the camera's."""
+    device, arch = device_of(detector.trainable_layers()), detector.spec.arch
+    if device.type != "cpu" or is_measured(arch):
+        return precision_of(device, arch)
     config = RetrainConfig(name="precision", epochs=1, batch=1)
 
     def step_s(precision: Precision) -> float:
-        times = []
+        times: list[float] = []
         pictures = [samples[i % len(samples)] for i in range(3)]
         steps = retrain(detector.clone(), pictures, config, seed=0, task=task, precision=precision)
         while True:
             started_s = time.thread_time()
-            if next(steps, None) is None:
-                return min(times)
+            try:
+                if next(steps, None) is None:
+                    return min(times)
+            except JobError:  # no number in that precision, or no room: the retrainings themselves will say so
+                return math.inf
             times.append(time.thread_time() - started_s)
 
-    return measure_cpu(detector.spec.arch, step_s)
+    return measure_cpu(arch, step_s)
 
 
 def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, micro_batch: int = 1) -> int:

@@ -250,6 +250,8 @@ class EvaluateWorld:
     def _trial(self, command: StartProfiling, config: RetrainConfig, epochs: int) -> ProfileTrial:
         """The first `epochs` epochs of a trial. Trials are kept whole, so that a budget only decides how much of one is seen."""
         data = [self.samples.key(command.stream, [command.window], split) for split in ("train", "holdout")]
+        if config.replay_frac > 0:
+            data.append(self.samples.key(command.stream, self._earlier(command.window), "train"))
         key = key_of("trial", command.version, data, config, command.epochs, command.data_frac, self._options.seed)
         found = self._studio.memo.json(key)
         if found is None:
@@ -259,6 +261,7 @@ class EvaluateWorld:
                     self.samples, self._studio.detector(command.version), stream=command.stream, window=command.window,
                     configs=[config], epochs=command.epochs, data_frac=command.data_frac, budget_gpu_s=float("inf"),
                     seed=self._options.seed, timer=lambda: 0.0, scoring=self._options.scoring, task=self._options.task,
+                    replay_windows=self._options.replay_windows,
                 )
             )  # fmt: skip
             found = {"quality": list(trials[0].quality), "n_profiled": trials[0].n_profiled, "n_total": trials[0].n_total}
@@ -311,9 +314,12 @@ class EvaluateWorld:
         cameras = command.members or (command.stream,)
         data = [self.samples.key(camera, [command.window], "train") for camera in cameras]
         if command.config.replay_frac > 0:
-            earlier = list(range(max(0, command.window - self._options.replay_windows), command.window))
-            data += [self.samples.key(camera, earlier, "train") for camera in cameras]
+            data += [self.samples.key(camera, self._earlier(command.window), "train") for camera in cameras]
         return key_of("train", command.version, data, command.config, self._options.seed)
+
+    def _earlier(self, window: int) -> list[int]:
+        """The windows whose labels may be replayed in this one."""
+        return list(range(max(0, window - self._options.replay_windows), window))
 
     def _train(self, command: StartRetraining, version: str) -> Detector:
         self._studio.log(f"training {command.stream} w{command.window} {command.config.name} from {command.version[:8]}")
@@ -421,7 +427,7 @@ def trial_steps(
     for _ in range(epochs):
         for number, config in enumerate(runs):
             frames = sample_size(config, n_train, data_frac)
-            yield number, costs.epoch_gpu_s(replace(config, replay_frac=0.0), frames) + judging
+            yield number, costs.epoch_gpu_s(config, frames) + judging
 
 
 def profiling_gpu_s(

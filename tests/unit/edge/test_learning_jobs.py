@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,3 +204,176 @@ def test_splits_come_close_to_the_wanted_fraction_everywhere(n: int, frac: float
     held = [jobs.split_of(i, frac) == "holdout" for i in range(n)]
     for stop in range(1, n + 1):
         assert abs(sum(held[:stop]) - stop * frac) <= 1.0
+
+
+# --- what a retraining learns from ------------------------------------------------------------------------------------
+
+
+def labelled(frames: dict[tuple[str, int], int], labels: Detections | None = None) -> MemorySamples:
+    """Every frame labelled for training; `labels`: instead of the truth."""
+    samples = MemorySamples(frames)
+    for stream, window in frames:
+        for ref in samples.sampled(stream, window):
+            samples.label(ref, samples.truth(ref) if labels is None else labels, golden="g", split="train")
+    return samples
+
+
+def retrained(
+    samples: MemorySamples, serving: FakeDetector, config: RetrainConfig = CONFIG, **options: Any
+) -> tuple[Any, list[str], int]:
+    """(model, notes, iterations)."""
+    notes: list[str] = []
+    arguments: dict[str, Any] = {
+        "job": "a/train/1", "stream": "a", "window": 2, "replay_windows": 2, "config": config, "seed": 1,
+        "timer": lambda: 0.0, "on_epoch": lambda report: None, "on_note": notes.append,
+    } | options  # fmt: skip
+    steps, n = jobs.retrain_steps(samples, serving, **arguments), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, notes, n
+        n += 1
+
+
+class Watched(FakeDetector):
+    """Remembers the pictures it learned from, also through its copies."""
+
+    def __init__(self, seen: list[bytes], **options: Any) -> None:
+        super().__init__(**options)
+        self.seen = seen
+
+    def loss(self, images: Any, targets: Any) -> Any:
+        self.seen += [image.tobytes() for image in images]
+        return super().loss(images, targets)
+
+    def clone(self) -> Watched:
+        twin = Watched(self.seen, ceiling=self._ceiling)
+        twin.load_state(self.state())
+        return twin
+
+
+def learned_from(monkeypatch: pytest.MonkeyPatch, samples: MemorySamples, **options: Any) -> tuple[list[str], int]:
+    """(camera/window of every picture learned from, iterations)."""
+    monkeypatch.setattr("models.retrain.augmented", lambda sample, how, rng: sample)
+    where = {
+        samples.picture(ref).image.tobytes(): f"{ref.stream}/{ref.window}" for refs in samples._refs.values() for ref in refs
+    }
+    serving = Watched([], skill=0.4)
+    _, _, n = retrained(samples, serving, **options)
+    return [where[picture] for picture in serving.seen], n
+
+
+def test_cameras_learn_together_and_have_an_equal_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of a camera are told apart by their window here, since scripted pictures depend on it alone."""
+    samples = labelled({("a", 2): 10})
+    other = labelled({("b", 7): 10})
+    samples._refs[("b", 2)] = other.sampled("b", 7)
+    samples._labels |= other._labels
+    where, n = learned_from(monkeypatch, samples, members=("a", "b"), replay_windows=0, config=replace(CONFIG, epochs=1))
+    assert sorted(where) == ["a/2"] * 10 + ["b/7"] * 10
+    assert n == 20 + 20, "looked at, then learned from"
+    alone, _ = learned_from(monkeypatch, samples, replay_windows=0, config=replace(CONFIG, epochs=1))
+    assert set(alone) == {"a/2"}
+
+
+def test_replay_brings_exemplars_of_earlier_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = labelled({("a", 0): 30, ("a", 1): 30, ("a", 2): 12})
+    config = replace(CONFIG, replay_frac=0.25, epochs=5)
+    where, n = learned_from(monkeypatch, samples, config=config)
+    old = [place for place in where if place != "a/2"]
+    assert len(where) == 5 * 16
+    assert len(old) == 5 * 4
+    assert set(old) == {"a/0", "a/1"}
+    limit, looked, embedded = 8, 24, 24  # two epochs' worth; three candidates for each, looked at and embedded
+    assert n == 12 + looked + embedded + 5 * 16
+    assert limit == 2 * 4
+    never, n = learned_from(monkeypatch, samples, config=replace(config, replay_frac=0.0))
+    assert set(never) == {"a/2"}
+    assert n == 12 + 5 * 12
+
+
+@pytest.mark.parametrize("at", [1, 8, 14, 30, 45, 62, 70])
+def test_a_retraining_is_cancelled_within_one_iteration_wherever_it_is(at: int) -> None:
+    """Looking at labels (12), at candidates (24), embedding them (24), training with distillation (from 60 on)."""
+    samples = labelled({("a", 0): 30, ("a", 1): 30, ("a", 2): 12})
+    config = replace(CONFIG, replay_frac=0.25, epochs=5, distill=1.0, balance=True)
+    steps = jobs.retrain_steps(
+        samples, FakeDetector(skill=0.4), job="j", stream="a", window=2, replay_windows=2, config=config, seed=1,
+        timer=lambda: 0.0, on_epoch=lambda report: None,
+    )  # fmt: skip
+    lane = CountingLane(allowed=at)
+    with pytest.raises(JobCancelled):
+        jobs.run_in_lane(steps, lane)
+    assert lane.done == at
+    with pytest.raises(StopIteration):
+        next(steps)
+
+
+def test_the_same_seed_gives_the_same_model_with_every_knob_on() -> None:
+    samples = labelled({("a", 0): 20, ("a", 1): 20, ("a", 2): 12, ("b", 1): 9, ("b", 2): 9})
+    config = replace(CONFIG, replay_frac=0.25, distill=0.3, balance=True)
+    one, other = (retrained(samples, FakeDetector(skill=0.4), config, members=("a", "b"))[0] for _ in range(2))
+    assert one.state()["skill"].equal(other.state()["skill"])
+    assert one.skill != pytest.approx(0.4)
+
+
+def boxes(*xyxy: tuple[float, ...]) -> Detections:
+    n = len(xyxy)
+    return Detections(
+        xyxy=np.array(xyxy, np.float32).reshape(-1, 4), score=np.ones(n, np.float32), class_id=np.zeros(n, np.int64)
+    )
+
+
+def test_what_was_dropped_from_the_labels_is_told() -> None:
+    bad = boxes((1, 1, 15, 15), (17, 1, 31, 15), (np.nan, 1, 9, 9))
+    _, notes, _ = retrained(labelled({("a", 1): 6, ("a", 2): 20}, bad), FakeDetector(), replace(CONFIG, replay_frac=0.2))
+    assert notes == [
+        "20 of 60 labelled boxes are not trained on: 20 broken",
+        "only one class is labelled (person): there is nothing to balance",
+        "earlier windows: 6 of 18 labelled boxes are not trained on: 6 broken",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "frames", "code"),
+    [
+        (Detections.empty(), 20, "no_objects"),
+        (boxes((np.nan, 1, 9, 9)), 20, "bad_labels"),
+        (boxes((1, 1, 9, 9)), 3, "too_few"),
+        (boxes((1, 1, 9, 9)), 0, "no_data"),
+    ],
+)  # fmt: skip
+def test_labels_that_nothing_should_learn_from_end_the_job_with_their_code(labels: Detections, frames: int, code: str) -> None:
+    with pytest.raises(JobError) as caught:
+        retrained(labelled({("a", 2): frames}, labels), FakeDetector())
+    assert (caught.value.code, caught.value.subject) == (code, "a")
+
+
+def test_trials_learn_from_looked_at_labels_and_replay_as_a_retraining_would() -> None:
+    config = replace(CONFIG, replay_frac=0.25, distill=0.3, balance=True, batch=4)
+
+    def profiled(samples: MemorySamples, replay_windows: int) -> tuple[Any, int, int]:
+        for ref in samples.sampled("a", 2)[:4]:
+            samples.label(ref, samples.truth(ref), golden="g", split="holdout")
+        steps, n = jobs.profile_steps(
+            samples, FakeDetector(skill=0.4), stream="a", window=2, configs=[config, replace(config, name="x", epochs=9)],
+            epochs=2, data_frac=1.0, budget_gpu_s=1e9, seed=0, timer=lambda: 0.0, scoring=SCORING, replay_windows=replay_windows,
+        ), 0  # fmt: skip
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return *end.value, n
+            n += 1
+
+    frames = {("a", 0): 30, ("a", 1): 30, ("a", 2): 16}
+    trials, n_train, n = profiled(labelled(frames), 2)
+    assert [t.config.name for t in trials] == ["x"], "one family"
+    assert (n_train, trials[0].n_profiled) == (12, 12)
+    assert n == 12 + 24 + 24 + 3 * 4 + 2 * (12 + 4), "looks, candidates, embeddings, judgements, two epochs with replay"
+    _, _, without = profiled(labelled(frames), 0)
+    assert without == 12 + 3 * 4 + 2 * 12
+    with pytest.raises(JobError) as caught:
+        profiled(labelled({("a", 2): 30}, Detections.empty()), 0)
+    assert caught.value.code == "no_objects"

@@ -14,7 +14,7 @@ from edge import wiring
 from edge.clock import SystemClock
 from edge.store.store import Store
 from models.fake import FakeDetector
-from scheduler.types import WindowOutcome
+from scheduler.types import RetrainConfig, WindowOutcome
 from streams.rendered.serve import DEMO_CAMERAS
 from streams.samples import SampleStore
 from tests.support.fakes import scripted_frame
@@ -119,3 +119,35 @@ def test_two_scenes_with_a_fault_are_told_before_a_server_starts() -> None:
     config = config_of("cameras: [{id: a, url: 'rendered:street'}, {id: b, url: 'rendered:street?at=0:never'}]")
     with pytest.raises(ConfigError), wiring.rendered_server(config):
         pass
+
+
+def test_each_model_has_the_configurations_of_its_catalogue() -> None:
+    config = config_of(
+        "cameras: []\nmodels: {catalog: {yolov8n: {grid: {epochs: [3, 6], replay_frac: [0.25], distill: [1.0], balance: [true]}}}}"
+    )
+    short, long = wiring.retrain_configs(config, "yolov8n@320")
+    assert short == RetrainConfig(name="e3-r25-k1-bal", epochs=3, replay_frac=0.25, distill=1.0, balance=True)
+    assert long.epochs == 6
+    assert wiring.retrain_configs(config) == wiring.retrain_configs(config, config.models.edge)
+
+
+def test_an_added_layer_is_offered_to_classifiers_only(caplog: pytest.LogCaptureFixture) -> None:
+    configs = (RetrainConfig(name="plain"), RetrainConfig(name="wide", head_neurons=64))
+
+    class Classifies(FakeDetector):
+        head_neurons = 0
+
+    assert wiring.suited(configs, Classifies(), "mobilenetv2") == configs
+    assert caplog.text == ""
+    assert wiring.suited(configs, FakeDetector(), "yolov8n") == configs[:1]
+    assert "yolov8n is no classifier: 1 configurations with head_neurons are left out" in caplog.text
+    with pytest.raises(ConfigError, match="no retraining configuration is left for yolov8n") as caught:
+        wiring.suited(configs[1:], FakeDetector(), "yolov8n")
+    assert "models.catalog" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["detection", "classification"])
+def test_the_plain_picture_holds_something_to_learn_for_every_task(name: str) -> None:
+    lesson = wiring.plain_lesson(wiring.plain_picture(wiring.task_of(name)))
+    assert len(lesson.labels) > 0
+    assert lesson.image.shape == (360, 640, 3)

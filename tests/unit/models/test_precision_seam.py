@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from configs.errors import JobError
+from models.fake import FakeDetector
 from models.labelled import LabelledImage
 from models.precision import FLOAT32, Precision, device_of, forget_measurements, measure_cpu, precision_of
 from models.retrain import MAX_SKIPPED, retrain, settle_precision
@@ -55,6 +56,25 @@ def test_the_real_measurement_gives_an_answer_and_changes_nothing() -> None:
     assert settle_precision(detector, [picture()]).name in ("float32", "bfloat16")
     assert all(torch.equal(tensor, before[name]) for name, tensor in detector.state().items())
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_model_that_cannot_be_measured_trains_in_float32() -> None:
+    assert settle_precision(FakeDetector(nan_loss=True), [picture()]) == FLOAT32
+    steps = []
+    assert measure_cpu("half-nan", lambda how: steps.append(how) or (1.0 if how == FLOAT32 else math.inf)) == FLOAT32
+    assert len(steps) == 2
+
+
+def test_each_architecture_is_measured_once() -> None:
+    class Counts(Linear):
+        def clone(self) -> Counts:
+            copies.append(1)
+            return Counts()
+
+    copies: list[int] = []
+    for _ in range(3):
+        settle_precision(Counts(), pictures(1))  # type: ignore[arg-type]
+    assert len(copies) == 2, "one copy per precision"
 
 
 def test_a_training_computes_in_what_was_measured() -> None:
