@@ -17,6 +17,7 @@ from edge.shadow import ShadowRules
 from edge.store.store import ModelState, Store
 from models.detector import Detector
 from models.fake import FakeDetector
+from models.versions import read_manifest
 from scheduler import events as ev
 from scheduler.types import Detections
 from tests.support.fakes import put_fakes_in_the_zoo
@@ -113,6 +114,11 @@ def test_a_sound_model_takes_over_after_its_shadow_and_no_frame_is_missed(tmp_pa
         assert swap.version == done.version
         assert box.store.model(done.version).reason == "better on labels of its window"
         assert box.store.replaced("a") == "a-000001"
+        made = read_manifest(box.folder.version_dir("a", done.version))
+        assert made.samples
+        assert len(made.samples) == box.store.model(done.version).config["samples"]
+        assert made.gpu_s is not None
+        assert "f1" in made.quality
         assert box.replayed().exact
 
 
