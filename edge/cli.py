@@ -437,7 +437,10 @@ def bench(
 
 @app.command()
 def fetch(
-    weights: Annotated[list[str], typer.Argument(metavar="WEIGHTS...", help="Names such as yolov8n; `all` for every one that can be downloaded.")],
+    weights: Annotated[
+        list[str],
+        typer.Argument(metavar="WEIGHTS...", help="Names such as yolov8n; `all`: whatever can be downloaded."),
+    ],
     json: Json = False,
 ) -> None:
     """Download published weights once, with their checksums, into the cache."""
@@ -480,6 +483,6 @@ def cameras_list(config: OptionalConfig = None, json: Json = False) -> None:
         print_json({"running": status is not None, "cameras": rows})
     else:
         print_table(
-            ("camera", "name", "address", "wanted frames/s", "state", "error", "quality (F1)"),
+            ("camera", "name", "address", "wanted frames/s", "state", "error", "quality"),
             [tuple(r.values()) for r in rows],
         )
