@@ -3,8 +3,9 @@
 The large model is not always right, and what it gets wrong is trained on. Boxes a little under the score threshold are *unsure*: no
 labels, but kept beside them, so that a person looks there first. Test-time flip is the cheapest second opinion: the model also sees
 the mirrored picture. What it finds in both is kept, as the mean of both boxes and scores; what it finds in one only is unsure too,
-and a frame with too many of those is left out of training and judging. (After test-time augmentation as a measure of certainty: Ayhan and Berens 2018; boxes of views averaged: Solovyev et al.,
-"Weighted boxes fusion", 2021. Changed: two views, and a box seen once is not a weak label but none.)
+and a frame with too many of those is left out of training and judging. (After test-time augmentation as a measure of certainty: Ayhan
+and Berens 2018; boxes of views averaged: Solovyev et al., "Weighted boxes fusion", 2021. Changed: two views, and a box seen once is
+not a weak label but none.)
 
 What the filter buys and costs on labelled footage: `docs/labels.md`, printed by `driftbox bench labels`.
 """
