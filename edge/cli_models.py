@@ -22,7 +22,7 @@ Version = Annotated[str, typer.Argument(metavar="VERSION", help="Id of a version
 OneCamera = Annotated[str | None, typer.Option(help="Only this camera's.", show_default=False)]
 
 _COLUMNS = {
-    "camera": "camera", "id": "version", "state": "state", "quality": "quality (F1)", "gpu_s": "GPU-s", "parent": "made from",
+    "camera": "camera", "id": "version", "state": "state", "quality": "quality", "gpu_s": "GPU-s", "parent": "made from",
     "pinned": "pinned", "origin": "origin", "created": "made (UTC)",
 }  # fmt: skip
 

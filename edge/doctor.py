@@ -66,12 +66,21 @@ def examine(config: BoxConfig) -> Iterator[Finding]:
     """All findings, as they come; cameras last, several at once."""
     for name, check in CHECKS.items():
         yield guarded(name, check, config)
-    for name in dict.fromkeys((config.models.edge, config.models.golden, *(c.edge for c in config.active_cameras if c.edge))):
+    for name in model_names(config):
         yield guarded(f"model {name}", lambda c, name=name: check_model(c, name), config)  # type: ignore[misc]
     with ThreadPoolExecutor(CAMERAS_AT_ONCE, thread_name_prefix="doctor") as pool:
         yield from pool.map(
             lambda camera: guarded(f"camera {camera.id}", lambda _: check_camera(camera), config), config.active_cameras
         )
+
+
+def model_names(config: BoxConfig) -> list[str]:
+    """Every model that the box would load, each once: those of detection, then those of the cameras and their tasks."""
+    names = [config.models.edge, config.models.golden]
+    for camera in config.active_cameras:
+        usual = config.models.for_task(camera.task)
+        names += [camera.edge or usual.edge, usual.golden]
+    return list(dict.fromkeys(names))
 
 
 def exit_code(findings: list[Finding]) -> int:

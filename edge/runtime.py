@@ -229,6 +229,7 @@ class BoxRuntime:
                 observations=self._observations().get(camera_id, ()),
                 cached=self.parts.shelf.cached(camera_id),
                 replaced=self.parts.shelf.replaced(camera_id),
+                offered=self.parts.shelf.offered(camera_id),
                 retrain=entry.retrain,
                 arch=f"{entry.task.name}/{entry.arch}",
             )  # fmt: skip
@@ -316,6 +317,7 @@ class BoxRuntime:
             if self.parts.store.changed_by_others():
                 for camera_id, entry in list(self.watched.items()):
                     self._follow_choice(camera_id, entry)
+                    self._follow_offers(camera_id)
         except StorageError as error:
             self._complain("database", str(error))
 
@@ -374,6 +376,15 @@ class BoxRuntime:
             self._go_back(camera_id, entry, wanted)
         else:
             self._help(f"{camera_id}/rollback", functools.partial(self._go_back, camera_id, entry, wanted))
+
+    def _follow_offers(self, camera_id: str) -> None:
+        """Tells the engine of models that `driftbox models import` has brought in for a camera's gate to judge."""
+        stream = self.parts.engine.state.streams.get(camera_id)
+        offered = self.parts.shelf.offered(camera_id)
+        if stream is None or set(offered) <= set(stream.offered):
+            return
+        cached = self.parts.shelf.cached(camera_id)
+        self._handle(lambda at_s: ev.ModelsOffered(at_s=at_s, stream=camera_id, cached=cached, offered=offered))
 
     def _go_back(self, camera_id: str, entry: Watched, version: str) -> None:
         """In the loop's thread when it is quick, else in a helper's."""

@@ -82,7 +82,7 @@ class StreamPlanView(View):
     infer_pct: float
     retrain: str | None
     train_pct: float
-    expected_quality: float = Field(description="Expected F1, averaged over the window.")
+    expected_quality: float = Field(description="Expected quality, averaged over the window.")
     below_floor: bool = False
 
 
@@ -141,7 +141,7 @@ class ModelView(View):
     parent: str | None = None
     arch: str = ""
     created_utc: float | None = None
-    quality: float | None = Field(default=None, description="F1 on held-out golden labels when it was judged.")
+    quality: float | None = Field(default=None, description="Quality on held-out golden labels when it was judged.")
     serving: bool = False
     admitted: bool = False
 

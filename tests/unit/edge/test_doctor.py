@@ -140,6 +140,18 @@ def test_unknown_and_missing_models_have_a_remedy(monkeypatch: pytest.MonkeyPatc
         assert found.remedy
 
 
+def test_the_models_of_every_task_are_looked_at_once_each() -> None:
+    config = parse_config(
+        "models: {edge: a, golden: g, tasks: {classification: {edge: c, golden: h}}}\n"
+        "cameras: [{id: x, url: /v.mp4}, {id: y, url: /v.mp4, task: classification}, {id: z, url: /v.mp4, edge: own},"
+        " {id: spare, url: /v.mp4, edge: never, enabled: false}]"
+    )
+    assert doctor.model_names(config) == ["a", "g", "c", "h", "own"]
+    assert doctor.model_names(parse_config("cameras: [{id: y, url: /v.mp4, task: classification}]")) == [
+        "tinydet-edge", "tinydet-golden", "mobilenetv2",
+    ]  # fmt: skip
+
+
 def test_cameras(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").write_bytes(b"")
     text = f"""
