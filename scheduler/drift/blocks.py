@@ -22,6 +22,8 @@ from scipy import stats
 #: A threshold is widened no more than this: no still scene of ours was further from itself than 2.6 unwidened thresholds
 #: (docs/drift.md), and a look whose frames are all alike must not become blind.
 MAX_MARGIN = 3.0
+#: Standard errors of the autocorrelation that are added to its estimate: an underestimate alarms, an overestimate only waits.
+_CAUTION = 0.5
 #: Autocorrelation that an estimate may reach: at 1 the mean of a look would mean nothing.
 _MAX_PHI = 0.95
 
@@ -65,6 +67,7 @@ class Halves:
         """By how much two looks at an unchanged scene may differ more than deals of their centred blocks, from 1 to MAX_MARGIN.
         values: (frames, features), whose autocorrelation counts."""
         phi = _phi((values[: self.n_reference], values[self.n_reference :]))
+        phi = min(_MAX_PHI, phi + _CAUTION * np.sqrt((1 - phi**2) / len(values)))
         beyond = _beyond_deals(phi, (self.n_reference + self.n_current) / (2 * self.blocks), self.blocks)
         few = stats.t.ppf(1 - alpha / 2, 2 * (self.blocks - 1)) / stats.norm.ppf(1 - alpha / 2)
         return float(min(MAX_MARGIN, beyond * few))
