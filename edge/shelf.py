@@ -102,6 +102,10 @@ class Shelf:
         kept = [m for m in self._store.models(camera) if m.offered or (m.state in usable and _looks_known(m))]
         return tuple(_cached(m) for m in reversed(kept))
 
+    def offered(self, camera: str) -> tuple[str, ...]:
+        """Versions from outside that wait for the camera's gate, newest first."""
+        return tuple(m.version.id for m in reversed(self._store.models(camera)) if m.offered)
+
     def admit(self, stream: str, version: str, quality: float | None, reason: str = "") -> None:
         """Makes a candidate, or a version that served before, serve, durably. reason: why, for people. ValueError: it was rejected
         meanwhile."""

@@ -59,6 +59,7 @@ from scheduler.events import (
     LabelDone,
     LookDone,
     ModelRolledBack,
+    ModelsOffered,
     ProbeDone,
     ProfileDone,
     RetrainDone,
@@ -117,6 +118,7 @@ class BoxEngine:
             LookDone: self._look_done,
             LabelDone: self._label_done,
             ProbeDone: self._probe_done,
+            ModelsOffered: self._models_offered,
             ProfileDone: self._profile_done,
             EpochDone: self._epoch_done,
             RetrainDone: self._retrain_done,
@@ -151,7 +153,7 @@ class BoxEngine:
             self._camera_removed(CameraRemoved(at_s=event.at_s, stream=event.stream))
         self.state.streams[event.stream] = StreamState(
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
-            observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED],
+            observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED], offered=event.offered,
             retrain=event.retrain, replaced=event.replaced, arch=event.arch,
         )  # fmt: skip
         self._reshare(event.at_s)
@@ -398,6 +400,20 @@ class BoxEngine:
         probe = prep.probe_of(stream, self.state, self.config) if prep.chooses(self._needs) else None
         self._enqueue(probe or prep.profile_of(stream, self.state))
 
+    def _models_offered(self, event: ModelsOffered) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is not None:
+            stream.cached, stream.offered = event.cached[:MAX_CACHED], event.offered
+
+    def _judge_offered(self, stream: StreamState, event: ProbeDone, chosen: reuse.Chosen | None) -> None:
+        """What came from outside is measured once: it serves, or its files go."""
+        for probed in (p for p in event.found if p.version in stream.offered and event.serving_quality is not None):
+            stream.offered = tuple(v for v in stream.offered if v != probed.version)
+            if chosen is None or chosen.version != probed.version:
+                stream.cached = tuple(m for m in stream.cached if m.name != probed.version)
+                why = f"not better on this camera's labels: {probed.quality:.3f} against {event.serving_quality:.3f}"
+                self._out.append(RejectModel(stream=stream.id, version=probed.version, reason=why))
+
     def _probe_done(self, event: ProbeDone) -> None:
         task = self._ended(event.job, event.at_s, event.gpu_s)
         if task is None:
@@ -407,16 +423,18 @@ class BoxEngine:
             event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=stream.replaced,
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
+        never_served = chosen is not None and chosen.version in stream.offered
+        self._judge_offered(stream, event, chosen)
         if stream.replaced in task.candidates:
             stream.replaced = None  # it has had its chance: only a new drift brings it back
         if chosen is None:
             self._enqueue(prep.profile_of(stream, self.state))
         else:
-            self._take_up(stream, chosen, event.serving_quality or 0.0)
+            self._take_up(stream, chosen, event.serving_quality or 0.0, shadow=never_served and self.config.shadow)
         self._next_prep(event.at_s)
 
-    def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float) -> None:
-        """An earlier version is to serve again; when it does, its camera's profile begins from it."""
+    def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float, *, shadow: bool = False) -> None:
+        """Another version is to serve; when it does, its camera's profile begins from it. shadow: it has never served here."""
         kind: SwapKind = "rollback" if chosen.rollback else "reuse"
         figures = f"{chosen.quality:.3f} against {serving_quality:.3f} on the same labels"
         why = "live quality fell below what it replaced" if chosen.rollback else "an earlier model fits this window better"
@@ -428,7 +446,14 @@ class BoxEngine:
         believed = (stream.quality or 0.0) + chosen.expected_gain
         stream.candidate_quality = min(1.0, max(0.0, believed)) if self._calibrates else chosen.quality
         self._out.append(
-            SwapModel(stream=stream.id, version=chosen.version, quality=chosen.quality, reason=f"{kind}: {why}", cause=kind)
+            SwapModel(
+                stream=stream.id,
+                version=chosen.version,
+                quality=chosen.quality,
+                reason=f"{kind}: {why}",
+                shadow=shadow,
+                cause=kind,
+            )  # fmt: skip
         )
 
     def _profile_done(self, event: ProfileDone) -> None:

@@ -188,6 +188,7 @@ class StreamState:
     """One camera as the engine knows it. arch: of its model, '' unknown; retrain: its own configurations, empty: the box's;
     observations: what came of its predictions, newest last; profiles: its newest raw profiles; kept: configurations still profiled,
     None: all; cached: models of earlier windows, newest first.
+    offered: those of them that came from outside and were never measured here;
     replaced: the version that the serving one took the place of, until that has been proved right; left: versions that were taken out
     again; learned: the window which the serving model learned from or was last judged on; reference: that window, seen by it;
     gains: what its newest retrainings won, 0 for a window in which nothing was worth one; waited: windows without labels.
@@ -226,6 +227,7 @@ class StreamState:
     profiled: int = 0
     kept: tuple[str, ...] | None = None
     cached: tuple[CachedModel, ...] = ()
+    offered: tuple[str, ...] = ()
     traits: Traits | None = None
     raw: tuple[RetrainOption, ...] = ()
     expected: dict[str, Expected] = field(default_factory=dict)

@@ -37,7 +37,7 @@ class CameraAdded(Event):
     """A camera joins. version: its serving model; quality: last measured quality of that model or None; observations: what came of
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
     retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
-    '' unknown: then it shares no retraining."""
+    '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`)."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
@@ -47,7 +47,19 @@ class CameraAdded(Event):
     cached: tuple[CachedModel, ...] = ()
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
+    offered: tuple[str, ...] = ()
     arch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsOffered(Event):
+    """Models came in from outside (imported, copied). cached: all that the camera may choose from now, newest first; offered: those of
+    them that no label of the camera has judged yet. They are measured on the next held-out labels, whatever the window looks like, and
+    serve or are rejected by that."""
+
+    stream: str
+    cached: tuple[CachedModel, ...]
+    offered: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +227,7 @@ class StopRequested(Event):
 EVENTS: tuple[type[Event], ...] = (
     BoxStarted,
     CameraAdded,
+    ModelsOffered,
     CameraRemoved,
     CameraHealth,
     KnobsMeasured,

@@ -129,18 +129,23 @@ def fell(stream: StreamState, config: EngineConfig, believed: float | None, meas
 
 
 def probe_of(stream: StreamState, state: BoxState, config: EngineConfig) -> Prep | None:
-    """The measurement of earlier versions that this window calls for, None when there is nothing to measure."""
-    if not config.reuse:
-        return None
-    drifted = not config.drift or stream.drift is None or not stream.drift.tests or stream.drift.drifted
-    found = reuse.candidates(
-        serving=stream.version, replaced=stream.replaced, kept=stream.cached, signature=stream.signature, drifted=drifted,
-        nearest=config.reuse_nearest, window=state.window, left=stream.left,
-    )  # fmt: skip
+    """The measurement of other versions that this window calls for, None when there is nothing to measure. What was offered from outside
+    is measured first, also where earlier versions are not used again."""
+    found = (*stream.offered, *(v for v in _worth_a_look(stream, state, config) if v not in stream.offered))
     if not found:
         return None
     job = state.job(stream.id, "probe")
     return Prep(job=job, stream=stream.id, kind="probe", window=state.window - 1, candidates=found)
+
+
+def _worth_a_look(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[str, ...]:
+    if not config.reuse:
+        return ()
+    drifted = not config.drift or stream.drift is None or not stream.drift.tests or stream.drift.drifted
+    return reuse.candidates(
+        serving=stream.version, replaced=stream.replaced, kept=stream.cached, signature=stream.signature, drifted=drifted,
+        nearest=config.reuse_nearest, window=state.window, left=stream.left,
+    )  # fmt: skip
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:
