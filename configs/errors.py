@@ -110,7 +110,8 @@ class StreamError(DriftboxError):
 
 
 class JobError(DriftboxError):
-    """code: 'nan', 'out_of_memory', 'exception', 'no_data' or 'cancelled'."""
+    """code: 'nan', 'out_of_memory', 'exception', 'no_data' or 'cancelled'; labels that nothing is trained on: 'too_few', 'no_objects',
+    'unknown_classes' or 'bad_labels' (`models.sanity`)."""
 
     default_code = "exception"
 

@@ -141,3 +141,16 @@ def test_the_catalogue_that_comes_with_driftbox_is_sound() -> None:
         assert 2 <= len(entries) <= 12, f"{model}: every family is profiled in every window"
         assert all(len(e.name) <= MAX_NAME for e in entries)
         assert entry.model_validate(entry.model_dump(exclude_unset=True)) == entry
+
+
+def test_the_shipped_catalogue_names_every_edge_model_and_no_other() -> None:
+    from models.zoo import EDGE, ZOO
+
+    assert set(shipped_catalog()) == {arch for arch, entry in ZOO.items() if entry.role == EDGE}
+
+
+def test_an_added_layer_is_shipped_for_classifiers_only() -> None:
+    from models.zoo import is_classifier
+
+    for model, entry in shipped_catalog().items():
+        assert is_classifier(model) or not any(e.head_neurons for e in entry.configs()), model
