@@ -25,6 +25,8 @@ from models.labelled import LabelledImage, presence_row, spread
 
 #: Candidates looked at per exemplar wanted.
 POOL = 3
+#: More candidates than this are not looked at, however many exemplars are wanted: choosing among n takes n squared steps.
+POOL_MAX = 512
 #: Pictures per iteration; one, because an iteration is what a cancelled job waits for.
 EMBED_BATCH = 1
 
@@ -44,7 +46,9 @@ def exemplars(
     embed = getattr(detector, "embed", None)
     if embed is None:
         return tuple(spread(len(samples), limit))
-    candidates = spread(len(samples), pool * limit)
+    candidates = spread(len(samples), n_candidates(limit, pool))
+    if len(candidates) <= limit:
+        return tuple(candidates)
     features, rows = [], []
     for start in range(0, len(candidates), batch):
         loaded = [samples[i] for i in candidates[start : start + batch]]
@@ -53,6 +57,11 @@ def exemplars(
         yield
     order = herded(np.concatenate(features), np.array(rows, bool))
     return tuple(candidates[i] for i in order[:limit])
+
+
+def n_candidates(limit: int, pool: int = POOL) -> int:
+    """How many pictures are looked at to choose `limit` exemplars."""
+    return max(limit, min(pool * limit, POOL_MAX))
 
 
 def herded(features: np.ndarray, presence: np.ndarray) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.exemplars import POOL, exemplars, herded, herding, unit_rows
+from models.exemplars import POOL, POOL_MAX, exemplars, herded, herding, n_candidates, unit_rows
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage, Pooled
 from scheduler.types import Detections
@@ -107,6 +107,14 @@ def test_only_candidates_are_embedded_one_an_iteration() -> None:
     assert len(set(picks)) == 6
     assert chosen(scripted(60), FakeDetector(), 6) == (picks, iterations), "the same again"
     assert chosen(scripted(60), FakeDetector(), 6, batch=4)[0] == picks, "however they are batched"
+
+
+def test_a_large_choice_looks_at_no_more_than_it_can_compare() -> None:
+    picks, iterations = chosen(Endless(5000), FakeDetector(), 300)
+    assert (len(set(picks)), iterations) == (300, POOL_MAX)
+    picks, iterations = chosen(Endless(5000), FakeDetector(), POOL_MAX + 88)
+    assert (len(set(picks)), iterations) == (POOL_MAX + 88, 0), "then time alone spreads them"
+    assert [n_candidates(limit) for limit in (0, 1, 170, 171, 512, 513)] == [0, 3, 510, 512, 512, 513]
 
 
 def test_a_model_without_embedding_takes_them_spread_evenly() -> None:
