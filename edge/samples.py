@@ -20,6 +20,12 @@ class LazyImages(Sequence[LabelledImage]):
     def __len__(self) -> int:
         return len(self._refs)
 
+    @property
+    def persons(self) -> list[int]:
+        """Indices of those that a person labelled."""
+        found = (self._store.labels_or_none(ref) for ref in self._refs)
+        return [i for i, labels in enumerate(found) if labels is not None and labels.by == "person"]
+
     @overload
     def __getitem__(self, index: int) -> LabelledImage: ...
     @overload

@@ -11,6 +11,7 @@ What we changed, because a camera's picture holds many classes and the set is ch
   longer choice are the choice of K (the paper's algorithm 5);
 - at most POOL candidates per wanted exemplar are embedded, spread evenly over time: embedding is paid for in the retraining's own time,
   and memory stays the same whether a camera has two hundred old pictures or fifty thousand;
+- pictures that a person labelled are taken before all others;
 - a model without embedding takes pictures spread evenly over time.
 """
 
@@ -49,13 +50,17 @@ def exemplars(
     candidates = spread(len(samples), n_candidates(limit, pool))
     if len(candidates) <= limit:
         return tuple(candidates)
-    features, rows = [], []
+    features, rows, persons = [], [], []
     for start in range(0, len(candidates), batch):
         loaded = [samples[i] for i in candidates[start : start + batch]]
         features.append(np.asarray(embed([sample.image for sample in loaded]), np.float32))
         rows += [presence_row(sample.labels) for sample in loaded]
+        persons += [sample.by_person for sample in loaded]
         yield
     order = herded(np.concatenate(features), np.array(rows, bool))
+    order = tuple(
+        sorted(order, key=lambda i: not persons[i])
+    )  # what a person labelled comes first, each in the order of herding
     return tuple(candidates[i] for i in order[:limit])
 
 

@@ -75,6 +75,11 @@ class Subset(Sequence[LabelledImage]):
         return None if known is None else known[list(self._indices)]
 
 
+def persons_of(samples: Sequence[LabelledImage]) -> list[int]:
+    """Indices of the samples that a person labelled, of a collection that knows them without reading pictures; of another, none."""
+    return list(getattr(samples, "persons", ()))
+
+
 class Pooled(Sequence[LabelledImage]):
     """Several cameras' samples as one, still loaded lazily: in turns, so that any stretch of it holds all of them alike.
 
@@ -89,6 +94,11 @@ class Pooled(Sequence[LabelledImage]):
         picks = [(spread(len(member), most), member) for member in bring]
         turns = max((len(chosen) for chosen, _ in picks), default=0)
         self._at = [(m, chosen[turn]) for turn in range(turns) for chosen, m in picks if turn < len(chosen)]
+
+    @property
+    def persons(self) -> list[int]:
+        mine = {id(member): set(persons_of(member)) for member, _ in self._at}
+        return [k for k, (member, i) in enumerate(self._at) if i in mine[id(member)]]
 
     def __len__(self) -> int:
         return len(self._at)

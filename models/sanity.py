@@ -109,7 +109,7 @@ class CheckedSamples(Sequence[LabelledImage]):
             return Subset(self, range(len(self))[i])
         sample = self._samples[i]
         labels, _ = cleaned(sample.labels, height_px=sample.image.shape[0], width_px=sample.image.shape[1])
-        return LabelledImage(image=sample.image, labels=labels)
+        return LabelledImage(image=sample.image, labels=labels, by_person=sample.by_person)
 
 
 def looked_at(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from edge.jobs.base import SampleRef, Samples, Scoring, Steps, no_yield, quality_of, quality_steps
 from models.detector import Detector, YieldPoint
 from models.exemplars import exemplars, n_candidates
-from models.labelled import LabelledImage, Pooled, Subset, spread
+from models.labelled import LabelledImage, Pooled, Subset, persons_of, spread
 from models.retrain import n_replayed, n_used, retrain, student
 from models.sanity import CheckedSamples, looked_at
 from models.tasks.base import Task
@@ -78,7 +78,7 @@ def replay_set(
     if not earlier or not limit:
         return ()
     old = _pooled(samples, cameras, earlier)
-    candidates = Subset(old, spread(len(old), n_candidates(limit)))
+    candidates = Subset(old, sorted({*spread(len(old), n_candidates(limit)), *persons_of(old)}))
     checked = yield from looked_at(candidates, subject=cameras[0], refuse=False)
     for note in checked.notes:
         on_note(f"earlier windows: {note}")
