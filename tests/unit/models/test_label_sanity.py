@@ -241,3 +241,36 @@ def test_closing_half_way_leaves_nothing_behind() -> None:
     steps.close()  # type: ignore[attr-defined]
     with pytest.raises(StopIteration):
         next(steps)
+
+
+#: What passes although it is odd: as large as the picture, just large enough, at every border, many on one spot, an animal.
+ODD = [
+    labels((0, 0, WIDTH, HEIGHT)),
+    labels((0, 0, 2, 2), (WIDTH - 2, HEIGHT - 2, WIDTH, HEIGHT), (0, 20, 2, HEIGHT), classes=[6, 0, 4]),
+    labels(*[GOOD] * 30, classes=[2] * 30),
+    labels((-100, -100, WIDTH + 5, HEIGHT + 5), (-5, 10, 20, 30), classes=[1, 3]),
+    Detections.empty(),
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tinydet-edge", "mobilenetv2", pytest.param("yolov8n", marks=pytest.mark.slow), pytest.param("ssdlite320", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_odd_labels_that_pass_can_be_learned_from_by_every_kind_of_model(name: str) -> None:
+    from models.retrain import retrain
+    from models.tasks.classification import CLASSIFICATION
+    from models.tasks.detection import DETECTION
+    from models.zoo import is_classifier, new_detector, spec_of
+    from scheduler.types import RetrainConfig
+
+    rng = np.random.default_rng(0)
+    samples = [LabelledImage(image=rng.integers(0, 255, (HEIGHT, WIDTH, 3)).astype(np.uint8), labels=odd) for odd in ODD]
+    checked, _ = looked(samples)
+    assert len(checked) == len(ODD)
+    model = new_detector(spec_of(name, None if name in ("tinydet-edge", "ssdlite320") else 64), seed=0)
+    config = RetrainConfig(name="odd", epochs=1, batch=2, layers_frac=0.3, lr=1e-4, distill=0.5, balance=True)
+    task = CLASSIFICATION if is_classifier(name) else DETECTION
+    steps = list(retrain(model, checked, config, seed=0, replay=checked, task=task))
+    assert all(np.isfinite(step.loss) for step in steps)
+    assert all(bool(tensor.isfinite().all()) for tensor in model.state().values())
