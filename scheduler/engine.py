@@ -405,14 +405,22 @@ class BoxEngine:
         if stream is not None:
             stream.cached, stream.offered = event.cached[:MAX_CACHED], event.offered
 
-    def _judge_offered(self, stream: StreamState, event: ProbeDone, chosen: reuse.Chosen | None) -> None:
-        """What came from outside is measured once: it serves, or its files go."""
-        for probed in (p for p in event.found if p.version in stream.offered and event.serving_quality is not None):
-            stream.offered = tuple(v for v in stream.offered if v != probed.version)
-            if chosen is None or chosen.version != probed.version:
-                stream.cached = tuple(m for m in stream.cached if m.name != probed.version)
-                why = f"not better on this camera's labels: {probed.quality:.3f} against {event.serving_quality:.3f}"
-                self._out.append(RejectModel(stream=stream.id, version=probed.version, reason=why))
+    def _judge_offered(
+        self, stream: StreamState, asked: tuple[str, ...], event: ProbeDone, chosen: reuse.Chosen | None
+    ) -> None:
+        """What came from outside is measured once: it is to serve, or its files go. One that is not in the answer is gone already."""
+        if event.serving_quality is None or not math.isfinite(event.serving_quality):
+            return  # nothing was measured: it waits for the next labels
+        qualities = {p.version: p.quality for p in event.found}
+        for version in [v for v in stream.offered if v in asked and (chosen is None or v != chosen.version)]:
+            self._forget_offer(stream, version)
+            if version in qualities:
+                why = f"not better on this camera's labels: {qualities[version]:.3f} against {event.serving_quality:.3f}"
+                self._out.append(RejectModel(stream=stream.id, version=version, reason=why))
+
+    def _forget_offer(self, stream: StreamState, version: str) -> None:
+        stream.offered = tuple(v for v in stream.offered if v != version)
+        stream.cached = tuple(m for m in stream.cached if m.name != version)
 
     def _probe_done(self, event: ProbeDone) -> None:
         task = self._ended(event.job, event.at_s, event.gpu_s)
@@ -424,7 +432,7 @@ class BoxEngine:
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
         never_served = chosen is not None and chosen.version in stream.offered
-        self._judge_offered(stream, event, chosen)
+        self._judge_offered(stream, task.candidates, event, chosen)
         if stream.replaced in task.candidates:
             stream.replaced = None  # it has had its chance: only a new drift brings it back
         if chosen is None:
@@ -634,6 +642,7 @@ class BoxEngine:
         stream = self.state.streams.get(event.stream)
         if stream is None or stream.candidate != event.version:
             return
+        stream.offered = tuple(v for v in stream.offered if v != event.version)
         old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
         stream.candidate, stream.learned, stream.reference = None, self.state.window - 1, None
         stream.held_out = self.config.gate_frames
@@ -672,6 +681,9 @@ class BoxEngine:
         if stream is None or stream.candidate != event.version:
             return
         self._note(stream.id, "swap-failed", event.text)
+        if event.version in stream.offered:
+            self._forget_offer(stream, event.version)
+            self._out.append(RejectModel(stream=stream.id, version=event.version, reason=event.text))
         if stream.swapping in ("reuse", "rollback"):
             stream.left = reuse.leave(stream.left, event.version, self.state.window)
             stream.candidate, stream.remark = None, f"{stream.swapping} of {event.version} failed: the serving model stays"
