@@ -193,7 +193,11 @@ class DataFolder:
 
     def _remove_unfinished(self) -> list[str]:
         found = []
-        for parent in (self.root, self.models_dir, self.events_dir, self.exports_dir, *self._model_streams()):
+        keys = self.root / "keys"
+        # A manifest is written anew when a version's quality is known, so version folders are looked into as well.
+        versions = [p for stream in self._model_streams() for p in stream.iterdir() if p.is_dir() and _VERSION_ID.match(p.name)]
+        places = (self.root, self.models_dir, self.events_dir, self.exports_dir, keys, keys / "trusted")
+        for parent in (*places, *self._model_streams(), *sorted(versions)):
             with storage_errors(parent):
                 for path in sorted(parent.glob(f"{TEMP_PREFIX}*")):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

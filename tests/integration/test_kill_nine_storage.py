@@ -96,9 +96,9 @@ for order in sys.stdin:
 
 
 class Helper:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, program: str = WRITER) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(root)],
+            [sys.executable, "-c", program, str(root)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -240,3 +240,124 @@ print(*codes)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["full", "full", "db"]
+
+
+# --- versions that come in, serve, are tidied away ----------------------------------------------------------------------
+
+LIBRARIAN = r"""
+import itertools, os, sys, zipfile
+from pathlib import Path
+import torch
+from edge.clock import SystemClock
+from edge.models_exchange import export_model, import_model
+from edge.models_admin import pin, promote, rollback
+from edge.shelf import Retention, Shelf
+from edge.store.folder import DataFolder
+from edge.store.store import Store
+from models.fake import FakeDetector
+from models.zoo import EDGE, ZOO, ZooEntry
+from scheduler.types import RetrainConfig
+
+torch.set_num_threads(1)
+root = Path(sys.argv[1])
+
+def build(spec, state, device, seed):
+    detector = FakeDetector()
+    if state is not None:
+        detector.load_state(state)
+    return detector
+
+ZOO["fake"] = ZooEntry(arch="fake", role=EDGE, input_px=128, build=build, bundled=True)
+import models.zoo
+models.zoo._bundled_state = lambda arch: FakeDetector().state()
+
+def tell(*words):
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+def write_for_ever(round_no):
+    folder = DataFolder(root)
+    store = Store(folder.db_path)
+    folder.recover(store, at_utc=float(round_no))
+    shelf = Shelf(folder, store, SystemClock(), Retention(keep_versions=2))
+    shelf.ensure("yard", "fake")
+    bundle = root.parent / f"{round_no}.driftbox"
+    tell("line", round_no)
+    for n in itertools.count():
+        serving = shelf.serving_version("yard").id
+        config = RetrainConfig(name="x")
+        made = shelf.keep_candidate("yard", parent=serving, detector=FakeDetector(skill=0.5), config=config, window=n)
+        tell("serving", made.id)
+        shelf.admit("yard", made.id, 0.5)
+        tell("serves", made.id)
+        bundle.unlink(missing_ok=True)
+        export_model(root, made.id, bundle)
+        taken = import_model(root, bundle)
+        tell("taken", taken["version"])
+        if n % 3 == 0:
+            pin(root, taken["version"], pinned=n % 2 == 0)
+            tell("serving", taken["version"])
+            promote(root, taken["version"], force=True)
+            tell("serves", taken["version"])
+        if n % 4 == 3:
+            failed, back = shelf.serving_version("yard").id, shelf.replaced("yard")
+            if back is not None:
+                tell("serving", back)
+                shelf.put_back("yard", failed=failed, version=back, reason="a test")
+                tell("serves", back)
+
+tell("ready")
+for order in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        sys.stdin.close()
+        try:
+            write_for_ever(int(order))
+        except BaseException as error:
+            tell("error", repr(error))
+            os._exit(1)
+    tell("pid", pid)
+    os.waitpid(pid, 0)
+    tell("dead")
+"""
+
+
+def check_versions(folder: DataFolder, store: Store, said: list[str]) -> None:
+    """What serves is what was acknowledged last or was about to; every version that may serve is whole."""
+    store.check()
+    acknowledged, begun = ([s.split()[1] for s in said if s.startswith(word)] for word in ("serves ", "serving "))
+    serving = store.serving()["yard"].id
+    if acknowledged:
+        assert serving in (acknowledged[-1], begun[-1])
+    for model in store.models("yard"):
+        if model.state is not ModelState.REJECTED:
+            assert check_version(folder.version_dir("yard", model.version.id), True) is None, model.version.id
+
+
+@pytest.mark.slow
+def test_ten_kills_while_versions_come_and_go_leave_whole_ones(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    rng = random.Random(21)
+    helper = Helper(root, LIBRARIAN)
+    said: list[str] = []
+    try:
+        for number in range(ROUNDS):
+            said += helper.round(number, rng.uniform(0.05, 0.6))
+            assert not [s for s in said if s.startswith("error")]
+            with DataFolder(root) as folder, Store(folder.db_path) as store:
+                check_versions(folder, store, said)  # also before anything is put in order
+                folder.recover(store, at_utc=1e6)
+                assert folder.recover(store, at_utc=1e6) == []
+                check_versions(folder, store, said)
+                taken = {s.split()[1] for s in said if s.startswith("taken")}
+                rows = {m.version.id: m for m in store.models("yard")}
+                assert taken <= rows.keys(), "what was acknowledged as taken in is recorded"
+                on_disk = {p.name for p in (folder.models_dir / "yard").iterdir()}
+                in_use = {id for id, m in rows.items() if m.state is not ModelState.REJECTED or m.pinned}
+                assert {id for id in in_use if rows[id].state is not ModelState.REJECTED} <= on_disk <= in_use
+                assert not list(root.rglob(".tmp-*"))
+                alive = [m for m in rows.values() if m.state is not ModelState.REJECTED and not m.pinned]
+                assert len(alive) <= 2 + 3 + 1, "retention goes on after a kill"
+    finally:
+        helper.close()
+    assert len([s for s in said if s.startswith("serves ")]) > ROUNDS
+    assert [s for s in said if s.startswith("taken")]
