@@ -77,7 +77,7 @@ def evaluate_command(
         log(profile.describe())
         options = replace(options, engine=engine_config(options, profile, retrain))
         studio = Studio(footage, edge_detector, golden_detector, profile, options, memo, log)
-        log(f"inference on every frame of all streams needs {studio.full_pct * len(footage):.0f} % of a GPU")
+        log(f"inference on every frame of all streams needs {sum(map(studio.full_pct, studio.footage)):.0f} % of a GPU")
         results = run_all(studio, names, log, progress)
         answer = {
             **result_json(results, studio),

@@ -177,7 +177,7 @@ def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, An
             "golden_score_min": options.scoring.golden_score_min, "drift": options.engine.drift,
             "reuse": options.engine.reuse, "group": options.engine.group,
         },
-        "full_rate_pct": round(studio.full_pct * len(studio.footage), 1),
+        "full_rate_pct": round(sum(map(studio.full_pct, studio.footage)), 1),
         "knobs": {s: {k.name: k.quality_frac for k in studio.knobs(s)} for s in sorted(studio.footage)},
     }  # fmt: skip
 

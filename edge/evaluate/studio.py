@@ -32,6 +32,8 @@ AGES: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
 STRIDES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
 #: Longer side of the frames that crops are cut from.
 REGIONS_PX = 640
+#: A stream in which hardly anything moves still costs this part of the usual one.
+LEAST_BUSY = 0.05
 Log = Callable[[str], None]
 
 
@@ -113,6 +115,7 @@ class Studio:
         self.task: Task = RememberedTask(options.task, self._recall)
         self._images: dict[tuple[str, int], np.ndarray] = {}
         self._regions: dict[tuple[str, int], np.ndarray] = {}
+        self._moving: dict[str, float] = {}  # regions of the mean frame
         self._index_of: dict[tuple[str, int], int] = {}
         self._digests: dict[tuple[str, int], str] = {}
         self._golden: dict[tuple[str, int], Detections] = {}
@@ -151,8 +154,8 @@ class Studio:
         for index in wanted:
             nearest = index if index in found else nearest
             self._regions[stream, index] = moving.get(nearest, no_regions())
-        count = float(np.mean([len(self._regions[stream, index]) for index in wanted]))
-        self.log(f"{stream}: {count:.1f} regions move in a frame")
+        self._moving[stream] = float(np.mean([len(self._regions[stream, index]) for index in wanted]))
+        self.log(f"{stream}: {self._moving[stream]:.1f} regions move in a frame")
 
     def bounds(self, stream: str, window: int) -> tuple[int, int]:
         """First frame of a window and the first after it."""
@@ -297,14 +300,19 @@ class Studio:
             measured = self.first_quality(stream, stride) / full if full > 0 else 1.0 / stride
             last = min(last, measured)  # a slower rate is never better: what looks so is noise of the sample
             name = "every" if stride == 1 else f"1/{stride}"
-            demand_pct, fps = self.full_pct / stride, self.options.fps / stride
+            demand_pct, fps = self.full_pct(stream) / stride, self.options.fps / stride
             profiles.append(KnobProfile(name=name, demand_pct=round(demand_pct, 3), quality_frac=round(last, 4), fps=fps))
         return tuple(profiles)
 
-    @property
-    def full_pct(self) -> float:
-        """Percent of a GPU that analysing every frame of one stream needs."""
-        return 100.0 * self.options.fps * self.costs.infer_gpu_s
+    def full_pct(self, stream: str) -> float:
+        """Percent of a GPU that analysing every frame of a stream needs. The measured cost is that of the usual frame; where work
+        follows content, a stream in which more moves than in the others needs more, in proportion."""
+        return 100.0 * self.options.fps * self.costs.infer_gpu_s * self._busyness(stream)
+
+    def _busyness(self, stream: str) -> float:
+        """Regions of the stream's frames against the mean of all streams; 1 where nobody looks for movement."""
+        usual = float(np.mean([self._moving[s] for s in self.footage])) if self._moving else 0.0
+        return max(LEAST_BUSY, self._moving[stream] / usual) if usual > 0 else 1.0
 
     # --- models -------------------------------------------------------------------------------------------------------
 

@@ -384,17 +384,18 @@ class EvaluateWorld:
 
     def _shown_counts(self, stream: str, at_s: float, index: int) -> np.ndarray:
         stretch = next((s for s in reversed(self.timeline[stream]) if s.at_s <= at_s), None)
-        stride = self.stride(stretch) if stretch else None
+        stride = self.stride(stretch, self._studio.full_pct(stream)) if stretch else None
         if stretch is None or stride is None:  # nothing is analysed: every object is missed
             return np.array([0.0, 0.0, float(len(self._studio.truth(stream, index)))])
         return self._studio.counts(stream, stretch.version, index, stride)
 
-    def stride(self, stretch: Stretch) -> int | None:
-        """Every how-many-th frame was really analysed: what the knobs ask, or less when the share cannot carry it."""
+    def stride(self, stretch: Stretch, full_pct: float) -> int | None:
+        """Every how-many-th frame was really analysed: what the knobs ask, or less when the share cannot carry it, where every
+        frame needs full_pct."""
         if stretch.knobs is None or stretch.infer_pct <= 0:
             return None
         wanted = 1 if stretch.knobs == "every" else int(stretch.knobs.removeprefix("1/"))
-        return max(wanted, int(np.ceil(self._studio.full_pct / stretch.infer_pct - 1e-6)))
+        return max(wanted, int(np.ceil(full_pct / stretch.infer_pct - 1e-6)))
 
 
 def affordable_epochs(

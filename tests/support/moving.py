@@ -43,13 +43,13 @@ def moving_image(index: int, *, seed: int = 0, still: bool = False) -> np.ndarra
     return image
 
 
-def write_moving_video(path: Path, *, frames: int, seed: int = 0) -> Path:
+def write_moving_video(path: Path, *, frames: int, seed: int = 0, still: bool = False) -> Path:
     """The squares at 10 frames/s, H.264 nearly without loss."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=10, options={"qp": "4", "preset": "ultrafast"})
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for index in range(frames):
-            picture = av.VideoFrame.from_ndarray(moving_image(index, seed=seed), format="rgb24")
+            picture = av.VideoFrame.from_ndarray(moving_image(index, seed=seed, still=still), format="rgb24")
             for packet in stream.encode(picture):
                 container.mux(packet)
         for packet in stream.encode():

@@ -80,6 +80,19 @@ def test_the_first_frames_are_learnt_and_hold_nothing(studio: Studio) -> None:
     assert len(picture.regions) == 0
 
 
+def test_a_stream_in_which_more_moves_needs_more_compute(videos: list[Path], tmp_path: Path) -> None:
+    still = tmp_path / "still.mp4"
+    write_moving_video(still, frames=120, still=True)
+    studio = studio_of([videos[0], still])
+    usual_pct = 100 * OPTIONS.fps * PROFILE.infer_gpu_s
+    assert studio.full_pct("cam0") > 1.8 * usual_pct
+    assert studio.full_pct("still") == pytest.approx(0.05 * usual_pct), "hardly anything, but not nothing"
+    demand_pct = {stream: studio.knobs(stream)[0].demand_pct for stream in ("cam0", "still")}
+    assert demand_pct["cam0"] > 10 * demand_pct["still"]
+    detecting = studio_of([videos[0], still], options=replace(OPTIONS, task=DETECTION))
+    assert detecting.full_pct("cam0") == detecting.full_pct("still") == pytest.approx(usual_pct)
+
+
 def test_quality_is_the_accuracy_of_the_classifier(videos: list[Path]) -> None:
     for skill in (0.0, 0.5, 1.0):
         studio = studio_of(videos, skill=skill)

@@ -170,13 +170,17 @@ def test_a_training_that_fails_leaves_the_camera_its_model(videos: list[Path]) -
 
 
 def test_more_compute_never_shows_fewer_frames(studio: Studio) -> None:
-    world = EvaluateWorld(studio, {})
-    strides = [world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=share)) for share in (5, 10, 20, 40, 80)]
+    world, full_pct = EvaluateWorld(studio, {}), studio.full_pct("cam0")
+    strides = [
+        world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=share), full_pct) for share in (5, 10, 20, 40, 80)
+    ]
     assert strides == [8, 4, 2, 1, 1]
-    assert world.stride(Stretch(at_s=0, version="v", knobs="1/4", infer_pct=80)) == 4, "knobs may ask for less"
-    assert world.stride(Stretch(at_s=0, version="v", knobs="1/2", infer_pct=5)) == 8, "the share may carry less than asked"
-    assert world.stride(Stretch(at_s=0, version="v", knobs=None, infer_pct=50)) is None
-    assert world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=0)) is None
+    assert world.stride(Stretch(at_s=0, version="v", knobs="1/4", infer_pct=80), full_pct) == 4, "knobs may ask for less"
+    assert world.stride(Stretch(at_s=0, version="v", knobs="1/2", infer_pct=5), full_pct) == 8, (
+        "the share may carry less than asked"
+    )
+    assert world.stride(Stretch(at_s=0, version="v", knobs=None, infer_pct=50), full_pct) is None
+    assert world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=0), full_pct) is None
 
 
 def test_stale_detections_are_a_mean_over_their_ages(studio: Studio) -> None:
