@@ -22,7 +22,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from models.detector import Detector
-from models.labelled import LabelledImage, presence_row, spread
+from models.labelled import LabelledImage, persons_of, presence_row, spread
 
 #: Candidates looked at per exemplar wanted.
 POOL = 3
@@ -47,7 +47,7 @@ def exemplars(
     embed = getattr(detector, "embed", None)
     if embed is None:
         return tuple(spread(len(samples), limit))
-    candidates = spread(len(samples), n_candidates(limit, pool))
+    candidates = sorted({*spread(len(samples), n_candidates(limit, pool)), *persons_of(samples)})
     if len(candidates) <= limit:
         return tuple(candidates)
     features, rows, persons = [], [], []

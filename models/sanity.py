@@ -94,12 +94,14 @@ def _n(mask: np.ndarray) -> int:
 
 class CheckedSamples(Sequence[LabelledImage]):
     """Samples whose labels were looked at; cleaned each time they are read. presence: see `models.labelled.presence_of`.
-    notes: what people should know, one sentence each."""
+    notes: what people should know, one sentence each; persons: indices of those that a person labelled."""
 
-    def __init__(self, samples: Sequence[LabelledImage], presence: np.ndarray, notes: Sequence[str]) -> None:
+    def __init__(
+        self, samples: Sequence[LabelledImage], presence: np.ndarray, notes: Sequence[str], persons: Sequence[int] = ()
+    ) -> None:
         if presence.shape != (len(samples), N_PRESENCE):
             raise ValueError(f"presence must be ({len(samples)}, {N_PRESENCE}), got {presence.shape}")
-        self._samples, self.presence, self.notes = samples, presence, tuple(notes)
+        self._samples, self.presence, self.notes, self.persons = samples, presence, tuple(notes), tuple(persons)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -122,7 +124,7 @@ def looked_at(
     if not len(samples) and refuse:
         raise JobError("there is nothing to train on", subject=subject, remedy="label some frames first", code="no_data")
     chosen = spread(len(samples), max_pictures)
-    readable, rows, counts = [], [], LabelCounts()
+    readable, rows, persons, counts = [], [], [], LabelCounts()
     for index in chosen:
         try:
             sample = samples[index]
@@ -130,6 +132,8 @@ def looked_at(
             yield
             continue
         labels, found = cleaned(sample.labels, height_px=sample.image.shape[0], width_px=sample.image.shape[1])
+        if sample.by_person:
+            persons.append(len(readable))
         readable.append(index)
         rows.append(presence_row(labels))
         counts += found
@@ -139,7 +143,7 @@ def looked_at(
     if refuse:
         _refuse(presence, counts, subject)
         notes += _set_notes(len(samples), len(chosen), presence)
-    return CheckedSamples(Subset(samples, readable), presence, notes)
+    return CheckedSamples(Subset(samples, readable), presence, notes, persons)
 
 
 def _refuse(presence: np.ndarray, counts: LabelCounts, subject: str) -> None:

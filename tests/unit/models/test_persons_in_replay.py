@@ -43,7 +43,7 @@ class Known(list[LabelledImage]):
 @settings(max_examples=15, deadline=None)
 @given(persons=st.sets(st.integers(0, 11)), limit=st.integers(1, 10))
 def test_persons_come_first_among_exemplars(persons: set[int], limit: int) -> None:
-    samples = [sample(i, by_person=i in persons) for i in range(12)]
+    samples = Known(sample(i, by_person=i in persons) for i in range(12))
     chosen = run(exemplars(samples, Embedding(), limit=limit))
     assert len(chosen) == len(set(chosen)) == limit
     mine = [i for i in chosen if i in persons]
@@ -52,8 +52,9 @@ def test_persons_come_first_among_exemplars(persons: set[int], limit: int) -> No
 
 
 def test_the_mark_survives_the_checks_before_training() -> None:
-    checked = run(looked_at([sample(1), sample(2, by_person=True), sample(3)], subject="gate"))
-    assert [checked[i].by_person for i in range(3)] == [False, True, False]
+    checked = run(looked_at([sample(i, by_person=i == 2) for i in range(6)], subject="gate"))
+    assert [checked[i].by_person for i in range(6)] == [i == 2 for i in range(6)]
+    assert persons_of(checked) == [2]
 
 
 def test_pooled_cameras_know_whose_labels_they_hold() -> None:
