@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
-import bad_retrains
-
 from models.tinydet import load_bundled
+from tests.benchmarks import bad_retrains
 
 pytestmark = pytest.mark.slow
 
