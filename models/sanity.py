@@ -124,7 +124,9 @@ def looked_at(
     if not len(samples) and refuse:
         raise JobError("there is nothing to train on", subject=subject, remedy="label some frames first", code="no_data")
     chosen = spread(len(samples), max_pictures)
-    readable, rows, persons, counts = [], [], [], LabelCounts()
+    readable: list[int] = []
+    persons: list[int] = []
+    rows, counts = [], LabelCounts()
     for index in chosen:
         try:
             sample = samples[index]
