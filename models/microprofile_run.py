@@ -72,13 +72,16 @@ def microprofile(
     scoring: Scoring | None = None,
     task: Task = DETECTION,
     replay: Sequence[LabelledImage] = (),
+    look_gpu_s: float = 0.0,
+    choose_gpu_s: float = 0.0,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
     configs: those that differ only in epochs share a trial. data_frac: part of each configuration's data that is used, at least
     n_min pictures. epochs: at most that many per trial. budget_gpu_s: no epoch begins once that much compute is spent.
-    replay: older pictures for the families that replay. A family that did not end its first epoch has no trial. Without training or
-    held-out pictures there are no trials.
+    replay: older pictures for the families that replay. look_gpu_s, choose_gpu_s: what a retraining spends before its first epoch on
+    its labels, and on choosing what it replays; parts of a trial's init_gpu_s.
+    A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
     if not len(train) or not len(holdout) or not configs:
@@ -89,6 +92,8 @@ def microprofile(
     trials = [
         _started(serving, train, replay, c, epochs, data_frac, seed, n_min, before, timer, task) for c in families(configs)
     ]
+    for trial in trials:
+        trial.init_gpu_s += look_gpu_s + (choose_gpu_s if trial.config.replay_frac > 0 else 0.0)
     try:
         for _ in range(epochs):
             for trial in trials:

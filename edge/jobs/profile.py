@@ -24,10 +24,14 @@ def profile_steps(
     holdout = samples.labelled(stream, [window], "holdout")
     if not len(samples.labelled(stream, [window], "train")) or not len(holdout) or not configs:
         return (), len(samples.labelled(stream, [window], "train"))
+    started_s = timer()
     train = yield from training_set(samples, [stream], window, subject=stream)
+    looked_s = timer()
     replay = yield from replay_set(samples, [stream], window, replay_windows, configs, n_train=len(train), serving=serving)
+    chosen_s = timer()
     trials = yield from microprofile(
-        serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed,
+        serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed,
         timer=timer, yield_point=yield_point, scoring=scoring, task=task, replay=replay,
+        budget_gpu_s=budget_gpu_s - (chosen_s - started_s), look_gpu_s=looked_s - started_s, choose_gpu_s=chosen_s - looked_s,
     )  # fmt: skip
     return trials, len(train)

@@ -73,8 +73,7 @@ def replay_set(
     """Exemplars of the cameras' earlier windows (`models.exemplars`, seen by the serving model), as many as the hungriest of the
     configurations can use; one picture an iteration."""
     earlier = [w for w in range(window - replay_windows, window) if w >= 0]
-    everything = 10**9
-    limit = EXEMPLAR_EPOCHS * max((n_replayed(c, n_used(c, n_train), everything) for c in configs), default=0)
+    limit = max((exemplar_limit(config, n_train) for config in configs), default=0)
     if not earlier or not limit:
         return ()
     old = _pooled(samples, cameras, earlier)
@@ -84,6 +83,19 @@ def replay_set(
         on_note(f"earlier windows: {note}")
     chosen = yield from exemplars(checked, serving, limit=limit)
     return Subset(checked, sorted(chosen))
+
+
+def exemplar_limit(config: RetrainConfig, n_train: int) -> int:
+    """Older pictures that a retraining chooses to replay from, when `n_train` new ones are labelled."""
+    everything = 10**9
+    return EXEMPLAR_EPOCHS * n_replayed(config, n_used(config, n_train), everything)
+
+
+def n_embedded(config: RetrainConfig, n_train: int, n_older: int) -> int:
+    """Older pictures that the serving model has to see before that choice is made."""
+    limit = exemplar_limit(config, n_train)
+    looked_at = min(n_older, n_candidates(limit)) if limit else 0
+    return looked_at if looked_at > limit else 0
 
 
 def half_way(epochs: int) -> int:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from configs.errors import JobCancelled, JobError
 from configs.units import CLASSES
 from edge import jobs
+from edge.jobs.train import n_embedded
 from models.fake import FakeDetector
 from scheduler.types import Detections, EpochReport, RetrainConfig, Traits
 from tests.support.memory_samples import MemorySamples
@@ -316,6 +317,42 @@ def test_the_same_seed_gives_the_same_model_with_every_knob_on() -> None:
     one, other = (retrained(samples, FakeDetector(skill=0.4), config, members=("a", "b"))[0] for _ in range(2))
     assert one.state()["skill"].equal(other.state()["skill"])
     assert one.skill != pytest.approx(0.4)
+
+
+def test_what_comes_before_the_first_epoch_is_part_of_a_trials_cost() -> None:
+    """A clock that goes one second on with every picture that is read or embedded."""
+    clock = [0.0]
+
+    class Slow(MemorySamples):
+        def picture(self, ref: Any) -> Any:
+            clock[0] += 1.0
+            return super().picture(ref)
+
+    samples = Slow({("a", 0): 30, ("a", 1): 30, ("a", 2): 16})
+    for window in (0, 1, 2):
+        for number, ref in enumerate(samples.sampled("a", window)):
+            samples.label(ref, samples.truth(ref), golden="g", split="holdout" if number < 4 and window == 2 else "train")
+    plain, replays = (replace(CONFIG, name=str(frac), replay_frac=frac) for frac in (0.0, 0.25))
+
+    def trials(budget_gpu_s: float) -> Any:
+        clock[0] = 0.0
+        steps = jobs.profile_steps(
+            samples, FakeDetector(skill=0.4), stream="a", window=2, configs=[plain, replays], epochs=2, data_frac=1.0,
+            budget_gpu_s=budget_gpu_s, seed=0, timer=lambda: clock[0], scoring=SCORING, replay_windows=2,
+        )  # fmt: skip
+        return jobs.run_at_once(steps)[0]
+
+    one, other = trials(1e9)
+    assert one.init_gpu_s > 0, "labels are looked at"
+    assert other.init_gpu_s > one.init_gpu_s, "and what is replayed is chosen"
+    assert trials(other.init_gpu_s) == (), "it is part of the budget too"
+
+
+@pytest.mark.parametrize(("n_older", "embedded"), [(0, 0), (8, 0), (9, 9), (24, 24), (600, 24)])
+def test_how_many_older_pictures_are_embedded(n_older: int, embedded: int) -> None:
+    config = replace(CONFIG, replay_frac=0.25)
+    assert n_embedded(config, 12, n_older) == embedded  # four of them an epoch: eight exemplars of 24 candidates
+    assert n_embedded(CONFIG, 12, n_older) == 0
 
 
 def boxes(*xyxy: tuple[float, ...]) -> Detections:
