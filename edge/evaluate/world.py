@@ -13,6 +13,7 @@ from configs.errors import JobError
 from edge import jobs
 from edge.costs import CostProfile
 from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
+from edge.jobs.train import n_embedded
 from models.detector import Detector
 from models.microprofile_run import sample_size
 from scheduler.commands import (
@@ -269,8 +270,9 @@ class EvaluateWorld:
             self._studio.log(f"profiled {command.stream} w{command.window} {config.name}: {found['quality']}")
         # Costs come from the profile, never from this machine's clock: a rerun gives the same plan.
         costs = self._studio.costs
+        init_gpu_s = costs.init_gpu_s + self._choosing_gpu_s([command.stream], command.window, config)
         return ProfileTrial(
-            config=config, quality=tuple(found["quality"][: epochs + 1]), init_gpu_s=costs.init_gpu_s,
+            config=config, quality=tuple(found["quality"][: epochs + 1]), init_gpu_s=init_gpu_s,
             gpu_s_per_epoch=costs.epoch_gpu_s(config, found["n_profiled"]), n_profiled=found["n_profiled"],
             n_total=found["n_total"],
         )  # fmt: skip
@@ -281,11 +283,12 @@ class EvaluateWorld:
         cameras = command.members or (command.stream,)
         n_train = sum(len(self.samples.labelled(camera, [command.window], "train")) for camera in cameras)
         per_epoch = costs.epoch_gpu_s(config, max(1, round(n_train * config.data_frac)))
-        total = costs.init_gpu_s + config.epochs * per_epoch
+        init_gpu_s = costs.init_gpu_s + self._choosing_gpu_s(cameras, command.window, config)
+        total = init_gpu_s + config.epochs * per_epoch
         version = self._version(command)
 
         def epoch(number: int) -> Callable[[float], Event]:
-            used = costs.init_gpu_s + number * per_epoch
+            used = init_gpu_s + number * per_epoch
             report = EpochReport(job=command.job, epoch=number, loss=0.0, gpu_s=used)
             return lambda at_s: EpochDone(at_s=at_s, stream=command.stream, report=report)
 
@@ -306,7 +309,7 @@ class EvaluateWorld:
                 candidates=tuple((member, version) for member in command.members),
             )  # fmt: skip
 
-        milestones = tuple((costs.init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
+        milestones = tuple((init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
         return Work(gpu_s=total, finish=finish, milestones=milestones)
 
     def _version(self, command: StartRetraining) -> str:
@@ -316,6 +319,14 @@ class EvaluateWorld:
         if command.config.replay_frac > 0:
             data += [self.samples.key(camera, self._earlier(command.window), "train") for camera in cameras]
         return key_of("train", command.version, data, command.config, self._options.seed)
+
+    def _choosing_gpu_s(self, cameras: Sequence[str], window: int, config: RetrainConfig) -> float:
+        """What a retraining spends on choosing the older pictures that it replays."""
+        if config.replay_frac <= 0:
+            return 0.0
+        n_train = sum(len(self.samples.labelled(camera, [window], "train")) for camera in cameras)
+        n_older = sum(len(self.samples.labelled(camera, self._earlier(window), "train")) for camera in cameras)
+        return n_embedded(config, n_train, n_older) * self._studio.costs.infer_gpu_s
 
     def _earlier(self, window: int) -> list[int]:
         """The windows whose labels may be replayed in this one."""
