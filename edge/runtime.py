@@ -121,13 +121,15 @@ def trained_form(detector: Detector, camera_id: str) -> Detector:
 @dataclass(kw_only=True)
 class Parts(LearningParts):
     """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
-    serves frames (`edge.serving`). shadow: how a new model must prove itself on live frames."""
+    serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made. shadow: how a new model must
+    prove itself on live frames."""
 
     engine: BoxEngine
     backend: ComputeBackend
     journal: Journal
     sampler: Sampler
     serve: Callable[[Detector, str], Detector] = trained_form
+    serve_later: Callable[[Detector, str], Detector] = trained_form
     shadow: ShadowRules = field(default_factory=ShadowRules)
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
@@ -160,7 +162,8 @@ class BoxRuntime:
         self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
         self._helpers: list[threading.Thread] = []
         self.swapper = Swapper(
-            shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera)
+            shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera),
+            serve_later=lambda d, camera: parts.serve_later(d, camera),
         )  # fmt: skip
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,

@@ -35,13 +35,15 @@ KEPT_WARM_S = 900.0
 
 @dataclass(kw_only=True)
 class Swapper:
-    """serve: (a model as trained, its camera) -> the form that serves frames. Thread-safe; `take_over` and `go_back` are for helper
+    """serve: (a model as trained, its camera) -> the form that serves frames; serve_later: the same at once, the form follows by itself.
+    Thread-safe; `take_over` and `go_back` are for helper
     threads and may take seconds, `stop` is quick."""
 
     shelf: Shelf
     store: Store
     clock: Clock
     serve: Callable[[Detector, str], Detector]
+    serve_later: Callable[[Detector, str], Detector]
     rules: ShadowRules
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Swapper:
         wanted, WeightsError, StorageError, ValueError (rejected meanwhile); the serving model then goes on."""
         attempt = self._begin(command.stream, command.version)
         try:
-            detector = self._ready(worker, command.stream, command.version)
+            detector = self._ready(worker, command.stream, command.version, self.serve)
             if command.shadow and self.rules.frames > 0:
                 self._shadow(worker, command, detector, attempt)
             attempt.check()
@@ -74,7 +76,7 @@ class Swapper:
         given up."""
         self.give_up(stream, "the operator chose another model")
         warm = worker.kept(version)
-        worker.swap(warm if warm is not None else self._ready(worker, stream, version), version)
+        worker.swap(warm if warm is not None else self._ready(worker, stream, version, self.serve_later), version)
 
     def give_up(self, stream: str, reason: str, version: str | None = None) -> None:
         """Ends the attempt that is under way for a camera (with `version`: only if it is that one's), unless it is through already."""
@@ -103,13 +105,15 @@ class Swapper:
             if self._under_way.get(stream) is attempt:
                 del self._under_way[stream]
 
-    def _ready(self, worker: InferenceWorker, stream: str, version: str) -> Detector:
+    def _ready(
+        self, worker: InferenceWorker, stream: str, version: str, serve: Callable[[Detector, str], Detector]
+    ) -> Detector:
         """The version's detector as it will serve, run once or twice: the first run of a model is slow, not in front of people."""
         warm = worker.kept(version)
         if warm is not None:
             return warm
         step_back()
-        detector = self.serve(self.shelf.detector(version), stream)
+        detector = serve(self.shelf.detector(version), stream)
         self._warm(worker, detector)
         return detector
 

@@ -180,6 +180,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 require_room=require_room,
                 shadow=shadow_of(config),
                 serve=serving.serve,
+                serve_later=serving.serve_later,
             )  # fmt: skip
         )
         watched = [watch(entry, config, addresses, runtime, serving.serve_later) for entry in config.active_cameras]

@@ -50,7 +50,10 @@ def test_a_hundred_swaps_miss_no_frame_and_leave_no_memory_behind(tmp_path: Path
             for _ in range(3)
         ]
         worker = InferenceWorker(camera, FreeLane(), shelf.detector(first), first, clock=clock, score_min=0.25)
-        swapper = Swapper(shelf=shelf, store=store, clock=clock, serve=lambda model, _: model, rules=ShadowRules())
+        swapper = Swapper(
+            shelf=shelf, store=store, clock=clock, serve=lambda model, _: model, serve_later=lambda model, _: model,
+            rules=ShadowRules(),
+        )  # fmt: skip
         at_s, seq, memory = 0.0, 0, []
 
         def frame() -> None:
