@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.admission import REUSED, Belief, Verdict, error_of, judge, posterior
+from tests.benchmarks import bench_gate
 
 UNIT = st.floats(0, 1)
 SDS = st.none() | st.floats(0, 1)
@@ -101,51 +102,27 @@ def test_a_belief_that_means_nothing_counts_as_none(old: float, new: float, odd:
 
 
 def test_against_a_plain_margin_and_a_z_test_it_takes_fewer_bad_models_for_the_same_loss() -> None:
-    """A world of frames (beta-binomial objects), half-good promises and one bad retraining in seven; 16 frames judge."""
-    rows = [_draw(np.random.default_rng(seed), frames=16) for seed in range(1500)]
+    """The made-up world of `bench gate`, 16 frames."""
+    gates, found = bench_gate.made_up(16, 1500), bench_gate.rules()
 
-    def outcome(admits: list[bool]) -> tuple[float, float]:
-        lost = np.mean([max(0.0, r.truth) - r.truth * a for r, a in zip(rows, admits, strict=True)])
-        return float(lost), float(np.mean([a and r.truth < -0.02 for r, a in zip(rows, admits, strict=True)]))
+    def outcome(rule: str) -> tuple[float, float]:
+        lost, bad, _ = bench_gate.outcome(gates, found[rule])
+        return lost, bad
 
-    def rule(risk: float) -> tuple[float, float]:
-        return outcome([judge(r.old, r.new, gain_sd=r.sd, frames=16, belief=r.belief, risk=risk).admitted for r in rows])
-
-    plain = outcome([r.new > r.old for r in rows])
-    z_half = outcome([r.new - r.old > 0.5 * r.sd for r in rows])
-    margin = outcome([r.new - r.old > 0.05 for r in rows])
-    careful, bold = rule(0.3), rule(0.4)
-    assert bold[0] < plain[0] + 0.001
-    assert bold[1] < 0.95 * plain[1]
-    assert careful[0] <= z_half[0] + 0.0005
-    assert careful[1] <= z_half[1] + 0.004
-    assert careful[0] < margin[0]
+    plain, bold, careful = outcome("margin 0"), outcome("posterior, risk 0.4"), outcome("posterior, risk 0.3")
+    assert bold[0] < plain[0] + 0.1
+    assert bold[1] < 0.9 * plain[1]
+    assert careful[0] < outcome("z-test 0.5")[0]
+    assert careful[0] < outcome("margin 0.05")[0]
+    assert careful[1] < outcome("margin 0.05")[1]
 
 
-class _Row:
-    """One retraining: seen F1 before and after, its error by the jackknife, the true gain, what was expected."""
-
-    def __init__(self, old: float, new: float, sd: float, truth: float, belief: Belief) -> None:
-        self.old, self.new, self.sd, self.truth, self.belief = old, new, sd, truth, belief
-
-
-def _draw(rng: np.random.Generator, *, frames: int) -> _Row:
-    from models.evaluate import MatchCounts, gain_sd
-
-    promise = abs(rng.normal(0.03, 0.06))
-    gain = -rng.uniform(0.05, 0.5) if rng.random() < 0.15 else rng.normal(0.6 * promise, 0.06)
-    old = rng.uniform(0.2, 0.85)
-    new = float(np.clip(old + gain, 0.01, 0.98))
-
-    def counts(right: float) -> list[MatchCounts]:
-        """Objects that are found with a chance of its own per frame; as many false alarms as misses."""
-        part = rng.beta(3 * right, 3 * (1 - right), frames)
-        objects = rng.poisson(4, frames)
-        hit, false = rng.binomial(objects, part), rng.binomial(objects, 1 - part)
-        return [MatchCounts(int(h), int(f), int(o - h)) for h, f, o in zip(hit, false, objects, strict=True)]
-
-    before, after = counts(old), counts(new)
-    sd = gain_sd(before, after)
-    assert sd is not None
-    seen = [MatchCounts.total(c).f1 for c in (before, after)]
-    return _Row(seen[0], seen[1], sd, new - old, Belief(mean=0.6 * promise, sd=0.1))
+def test_recorded_gates_are_read_once_each() -> None:
+    gate = {"stream": "a", "window": 1, "candidate": "x", "frames": 8, "serving_f1": 0.4, "candidate_f1": 0.5, "gain_sd": 0.03,
+            "serving_true_f1": 0.42, "candidate_true_f1": 0.47}  # fmt: skip
+    unjudged = {**gate, "candidate": "y", "candidate_f1": None}
+    old = {**gate, "window": 2}
+    del old["gain_sd"]
+    found = bench_gate.recorded([{"policies": [{"gates": [gate, unjudged, old]}, {"gates": [gate]}]}])
+    assert [(g.frames, round(g.true_gain, 6)) for g in found] == [(8, 0.05), (8, 0.05)]
+    assert [round(g.sd or 0, 4) for g in found] == [0.03, round(bench_gate.UNKNOWN_SD / math.sqrt(8), 4)]
