@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorSpec:
-    """arch: name known to `models.zoo` (e.g. 'yolov8n', 'ssdlite320', 'tinydet-edge'); input_px: longer side the image is scaled to."""
+    """arch: name known to `models.zoo` (e.g. 'yolov8n', 'ssdlite320', 'tinydet-edge'); input_px: longer side the image is scaled to.
+    pruned: channels were taken out of it (`models.compress.prune`); how many stay where is what its state's shapes say."""
 
     arch: str
     input_px: int
+    pruned: bool = False
 
 
 #: Called between layers of a long forward pass, so that a share can be kept inside it (see `edge.gpu.base.Lane.checkpoint`).
@@ -43,6 +45,17 @@ class ServedBody:
     encode: Callable[[np.ndarray], tuple[np.ndarray, object]]
     decode: Callable[[Sequence[np.ndarray], object, float], Detections]
     example_px: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruningParts:
+    """What `models.compress.prune` needs of a detector. network: the detector's own, from `example` to tensors, to be changed in place;
+    keep: layers whose outputs mean something (classes, box sides) and stay as wide as they are; changed: to be called afterwards."""
+
+    network: torch.nn.Module
+    example: torch.Tensor
+    keep: tuple[torch.nn.Module, ...]
+    changed: Callable[[], None]
 
 
 class Detector(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -24,8 +24,8 @@ from torch.nn import functional
 
 from configs.errors import WeightsError
 from configs.units import CLASSES
-from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
-from models.torch_support import bernoulli_distance, check_images, check_teacher
+from models.detector import Detector, DetectorSpec, PruningParts, ServedBody, YieldPoint
+from models.torch_support import bernoulli_distance, check_images, check_teacher, resize_to
 from scheduler.types import Detections
 
 ASSETS = Path(__file__).parent / "assets"
@@ -315,8 +315,9 @@ def _suppress(boxes: np.ndarray, classes: np.ndarray) -> list[int]:
 class TinyDetector:
     """Implements `models.detector.Detector` on the CPU."""
 
-    def __init__(self, arch: str, *, seed: int = 0) -> None:
-        """Random weights drawn from `seed`. Raises ValueError for an unknown arch."""
+    def __init__(self, arch: str, *, seed: int = 0, pruned: dict[str, torch.Tensor] | None = None) -> None:
+        """Random weights drawn from `seed`. pruned: a pruned model's state, whose widths the net takes (load it afterwards).
+        Raises ValueError for an unknown arch, WeightsError for a state that no pruned net of this arch can have."""
         if arch not in SIZES:
             raise ValueError(f"unknown tinydet {arch!r}; known: {', '.join(SIZES)}")
         self.spec = DetectorSpec(arch=arch, input_px=SIZES[arch].input_px)
@@ -324,6 +325,9 @@ class TinyDetector:
             torch.manual_seed(seed)
             self.net = TinyNet(SIZES[arch])
             _settle_statistics(self.net)
+        if pruned is not None:
+            resize_to(self.net, pruned, subject=arch)
+            self.spec = replace(self.spec, pruned=True)
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.net.eval()
 
@@ -370,15 +374,15 @@ class TinyDetector:
         return batch_loss(heat, sides, [target for _, target in pairs])
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """See `Detector.embed`: the features at stride 16, averaged over the padded picture. (N, widths[3])"""
+        """See `Detector.embed`: the features at stride 16, averaged over the padded picture. (N, widths[3]) unless pruned."""
         inputs = [to_input(image, self.spec.input_px) for image in images]
-        rows = np.zeros((len(images), SIZES[self.spec.arch].widths[3]), np.float32)
+        found: dict[int, np.ndarray] = {}
         self.net.eval()
         for chunk in _chunks([tuple(x.shape) for x in inputs]):
             with torch.inference_mode():
                 batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
-                rows[chunk] = self.net.features(batch).mean(dim=(2, 3)).numpy()
-        return rows
+                found.update(zip(chunk, self.net.features(batch).mean(dim=(2, 3)).numpy(), strict=True))
+        return np.stack([found[i] for i in range(len(images))]) if found else np.zeros((0, 0), np.float32)
 
     def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
         """See `Detector.distill_loss` and `picture_distance`."""
@@ -416,6 +420,15 @@ class TinyDetector:
         return ServedBody(
             network=network.eval().requires_grad_(False), encode=encode, decode=decode, example_px=(height, width)
         )
+
+    def pruning_parts(self) -> PruningParts:
+        """See `PruningParts`."""
+
+        def changed() -> None:
+            self.spec = replace(self.spec, pruned=True)
+
+        example = torch.zeros(1, 3, 64, 64)
+        return PruningParts(network=self.net, example=example, keep=(self.net.head.heat, self.net.head.sides), changed=changed)
 
     def encode(self, image: np.ndarray, labels: Detections) -> tuple[torch.Tensor, Targets]:
         """The net's input and targets of one labelled picture."""

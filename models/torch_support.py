@@ -143,6 +143,39 @@ def load_checked_state(module: nn.Module, state: dict[str, torch.Tensor], *, sub
     module.load_state_dict({name: state[name].to(own[name].dtype) for name in own})
 
 
+def resize_to(module: nn.Module, state: dict[str, torch.Tensor], *, subject: str) -> None:
+    """Makes convolutions and batch-norm layers as wide as the tensors of a pruned model's `state` are, their values to be loaded
+    afterwards. Raises WeightsError for a state whose tensors cannot belong to these layers."""
+    for name, layer in module.named_modules():
+        weight = state.get(f"{name}.weight")
+        if weight is None or not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
+            continue
+        if (
+            weight.ndim != layer.weight.ndim
+            or weight.shape[2:] != layer.weight.shape[2:]
+            or not 0 < len(weight) <= len(layer.weight)
+        ):
+            raise WeightsError(
+                f"weights do not fit a pruned {subject}: tensor {name}.weight has shape {tuple(weight.shape)}", subject=subject,
+                remedy="use the weights that were made for this model",
+            )  # fmt: skip
+        _resize(layer, weight)
+
+
+def _resize(layer: nn.Conv2d | nn.BatchNorm2d, weight: torch.Tensor) -> None:
+    n = len(weight)
+    layer.weight = nn.Parameter(torch.empty(weight.shape))
+    if layer.bias is not None:
+        layer.bias = nn.Parameter(torch.empty(n))
+    if isinstance(layer, nn.BatchNorm2d):
+        layer.num_features = n
+        layer.running_mean, layer.running_var = torch.zeros(n), torch.ones(n)
+        return
+    depthwise = layer.groups > 1 and layer.groups == layer.in_channels
+    layer.groups = n if depthwise else layer.groups
+    layer.in_channels, layer.out_channels = weight.shape[1] * layer.groups, n
+
+
 def _first_difference(own: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> str:
     for name, tensor in own.items():
         if name not in state:

@@ -20,7 +20,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -28,10 +28,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from configs.errors import EnvironmentLacking, WeightsError
+from configs.errors import EnvironmentLacking, UsageError, WeightsError
 from configs.units import CLASSES, COCO_TO_CLASSES
 from models import torch_compat
-from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.detector import Detector, DetectorSpec, PruningParts, ServedBody, YieldPoint
 from models.torch_support import (
     Letterboxed,
     bernoulli_distance,
@@ -43,6 +43,7 @@ from models.torch_support import (
     load_checked_state,
     mean_per_image,
     placed,
+    resize_to,
     sorted_detections,
     suppressed_per_class,
     to_array,
@@ -128,11 +129,39 @@ class UltralyticsDetector:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._model: _Model = _build(spec.arch)
+        if spec.pruned:
+            self._widths_of(state)
         if state is not None:
             load_checked_state(self._model, state, subject=spec.arch)
         placed(self._model, self._device)
         self._fused: nn.Module | None = None
         self._criteria: list[Any] | None = None
+
+    def _widths_of(self, state: dict[str, torch.Tensor] | None) -> None:
+        """Takes the widths of a pruned model's state."""
+        if state is None:
+            raise WeightsError(f"a pruned {self.spec.arch} cannot be built without its weights", subject=self.spec.arch)
+        _split_blocks(self._model)
+        resize_to(self._model, state, subject=self.spec.arch)
+
+    def pruning_parts(self) -> PruningParts:
+        """See `PruningParts`; blocks whose first convolution makes two branches are split, so that each can lose its own channels.
+        Raises UsageError for families whose attention cannot lose channels one by one (yolo11, yolo26)."""
+        if not self.spec.arch.startswith("yolov8"):
+            raise UsageError(
+                f"{self.spec.arch} cannot be pruned: its attention blocks count on their widths", subject=self.spec.arch,
+                remedy="prune yolov8n or tinydet-edge, or take a smaller model",
+            )  # fmt: skip
+        self._model.eval()
+        _split_blocks(self._model)
+        self._fused = self._criteria = None
+
+        def changed() -> None:
+            self.spec = replace(self.spec, pruned=True)
+
+        head = self._model.model[-1]
+        keep = tuple(branch[-1] for branch in (*head.cv2, *head.cv3)) + (head.dfl.conv,)
+        return PruningParts(network=_Undecoded(self._model), example=torch.zeros(1, 3, 64, 64), keep=keep, changed=changed)
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
@@ -357,6 +386,57 @@ class _RawHead(nn.Module):
     def forward(self, x: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         raw = self.head.forward_head(x, box_head=self.head.cv2, cls_head=self.head.cv3)
         return raw["boxes"], raw["scores"]
+
+
+class _SplitBlock(nn.Module):
+    """The library's C2f with its first convolution cut into the two whose outputs it would chunk: the same answers."""
+
+    def __init__(self, block: _Model) -> None:
+        super().__init__()
+        self.first, self.second = (_half(block.cv1, part) for part in (slice(0, block.c), slice(block.c, 2 * block.c)))
+        self.cv2, self.m = block.cv2, block.m
+        self.f, self.i = block.f, block.i
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = [self.first(x), self.second(x)]
+        for block in self.m:
+            found.append(block(found[-1]))
+        return self.cv2(torch.cat(found, 1))
+
+
+def _half(conv: _Model, part: slice) -> _Model:
+    """A convolution with batch-norm that makes only some of its output channels."""
+    half = copy.deepcopy(conv)
+    resize_to(half, {name: tensor[part] for name, tensor in conv.state_dict().items() if tensor.ndim}, subject="block")
+    half.load_state_dict({name: tensor[part] if tensor.ndim else tensor for name, tensor in conv.state_dict().items()})
+    return half
+
+
+def _split_blocks(model: _Model) -> None:
+    """Splits every C2f that is not split yet."""
+    for i, layer in enumerate(model.model):
+        if type(layer).__name__ == "C2f":
+            model.model[i] = _SplitBlock(layer)
+    model.eval()
+
+
+class _Undecoded(nn.Module):
+    """The network as far as its head's raw maps, layer by layer and without the library's bookkeeping, for a tracer."""
+
+    def __init__(self, model: _Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any) -> list[torch.Tensor]:
+        made: list[Any] = []
+        head = self.model.model[-1]
+        for layer in self.model.model[:-1]:
+            source = [layer.f] if isinstance(layer.f, int) else layer.f
+            inputs = [x if j == -1 else made[j] for j in source]
+            x = layer(inputs if isinstance(layer.f, list) else inputs[0])
+            made.append(x)
+        pairs = zip(head.f, head.cv2, head.cv3, strict=True)
+        return [branch(made[j]) for j, *branches in pairs for branch in branches]
 
 
 class _RawNetwork(nn.Module):

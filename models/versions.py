@@ -131,7 +131,14 @@ def _text(data: Mapping[str, Any]) -> str:
 def _as_json(manifest: Manifest, sha256: str) -> dict[str, Any]:
     data = asdict(manifest)
     spec = data.pop("spec")
-    return {**data, "schema": SCHEMA, "arch": spec["arch"], "input_px": spec["input_px"], "sha256": sha256}
+    return {
+        **data,
+        "schema": SCHEMA,
+        "arch": spec["arch"],
+        "input_px": spec["input_px"],
+        "pruned": spec["pruned"],
+        "sha256": sha256,
+    }
 
 
 def _from_json(data: dict[str, Any]) -> Manifest:
@@ -141,7 +148,7 @@ def _from_json(data: dict[str, Any]) -> Manifest:
         raise ValueError("written by a newer Driftbox")
     needed = ("id", "stream", "parent", "window", "created_utc", "sha256")
     return Manifest(
-        spec=DetectorSpec(arch=str(data["arch"]), input_px=int(data["input_px"])),
+        spec=DetectorSpec(arch=str(data["arch"]), input_px=int(data["input_px"]), pruned=bool(data.get("pruned", False))),
         config=_optional(RetrainConfig, data["config"]),
         samples=tuple(data.get("samples", ())),
         quality=dict(data.get("quality", {})),

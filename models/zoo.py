@@ -47,6 +47,13 @@ class ZooEntry:
     weights: tuple[str, ...] = ()
 
 
+def _pruned_state(spec: DetectorSpec, state: State | None) -> State | None:
+    """A pruned model's state, which says how wide its layers are; None for a model that is not pruned."""
+    if spec.pruned and state is None:
+        raise WeightsError(f"a pruned {spec.arch} cannot be built without its weights", subject=spec.arch)
+    return state if spec.pruned else None
+
+
 def _ultralytics(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
     from models.ultralytics_detector import UltralyticsDetector
 
@@ -64,7 +71,7 @@ def _tinydet(spec: DetectorSpec, state: State | None, device: str, seed: int) ->
 
     if torch.device(device).type != "cpu":
         raise UsageError(f"{spec.arch} runs on the CPU only", subject=spec.arch, remedy="choose device cpu")
-    detector = TinyDetector(spec.arch, seed=seed)
+    detector = TinyDetector(spec.arch, seed=seed, pruned=_pruned_state(spec, state))
     if state is not None:
         detector.load_state(state)
     return detector
