@@ -228,7 +228,7 @@ def evaluate(
     prepare(loaded)
     from edge.evaluate import EvaluateOptions, evaluate_command
     from edge.evaluate.command import RETRAIN
-    from edge.wiring import engine_config, retrain_configs, scoring_of
+    from edge.wiring import engine_config, labelling_of, retrain_configs, scoring_of
     from models.tasks.registry import task_of
 
     chosen, usual = task_of(task), loaded.models.for_task(task)
@@ -236,7 +236,9 @@ def evaluate(
     tuned = RETRAIN if chosen.name == "detection" else retrain_configs(BoxConfig(), edge)
     # The golden model's cost is measured by the evaluation itself.
     from_config: dict[str, Any] = (
-        {"engine": engine_config(loaded, 0.1), "scoring": scoring_of(loaded)} if config is not None else {}
+        {"engine": engine_config(loaded, 0.1), "scoring": scoring_of(loaded), "labelling": labelling_of(loaded)}
+        if config is not None
+        else {}
     )
     options = EvaluateOptions(
         windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
