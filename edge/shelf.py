@@ -62,11 +62,13 @@ class Shelf:
         self._retention = retention or Retention()
         self._lock = threading.Lock()
 
-    def ensure(self, camera: str, model: str, load: Callable[[str], Detector] = load_detector) -> ModelVersion:
+    def ensure(
+        self, camera: str, model: str, load: Callable[[str], Detector] = load_detector, *, anew: bool = False
+    ) -> ModelVersion:
         """The camera's serving version; its first one is made from `model` (a zoo name or weights path) by `load`, that of the
-        camera's task, when it has none, or when the configuration now names another architecture."""
+        camera's task, when it has none, when the configuration now names another architecture, or when it is to begin anew."""
         serving = self._store.serving(camera).get(camera)
-        if serving is not None and self._same_arch(serving, model):
+        if serving is not None and not anew and self._same_arch(serving, model):
             return serving
         detector = load(model)
         version = self._keep(camera, parent=None, detector=detector, made=None)

@@ -183,7 +183,11 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 serve_later=serving.serve_later,
             )  # fmt: skip
         )
-        watched = [watch(entry, config, addresses, runtime, serving.serve_later) for entry in config.active_cameras]
+        anew = {entry.id for entry in config.active_cameras if samples.begin(entry.id, entry.task)}
+        watched = [
+            watch(entry, config, addresses, runtime, serving.serve_later, anew=entry.id in anew)
+            for entry in config.active_cameras
+        ]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
         )  # fmt: skip
@@ -216,13 +220,14 @@ def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: Sam
 
 def watch(
     entry: CameraEntry, config: BoxConfig, addresses: dict[str, str], runtime: BoxRuntime,
-    served: Callable[[Detector, str], Detector],
+    served: Callable[[Detector, str], Detector], *, anew: bool = False,
 ) -> Watched:  # fmt: skip
-    """A camera with its inference worker, not started. served: (a model as trained, its camera) -> what serves it from the start."""
+    """A camera with its inference worker, not started. served: (a model as trained, its camera) -> what serves it from the start.
+    anew: its task is another one than before, so it begins with a new model."""
     parts = runtime.parts
     task = task_of(entry.task)
     arch = entry.edge or config.models.for_task(entry.task).edge
-    version = parts.shelf.ensure(entry.id, arch, task.load)
+    version = parts.shelf.ensure(entry.id, arch, task.load, anew=anew)
     detector = parts.shelf.detector(version.id)
     camera = open_camera(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,

@@ -1,6 +1,7 @@
 """Sampled frames and their golden labels as files: `samples/<camera>/<window>/<seq>.jpg` and `<seq>.json`.
 
-What moved in a frame (`Frame.regions`), where somebody looked, lies beside them in `<seq>.regions`.
+What moved in a frame (`Frame.regions`), where somebody looked, lies beside them in `<seq>.regions`; `<camera>/task` says what the
+labels are about.
 
 A sample is listed when its picture has its final name; it is labelled when its label file has. Both get it by a rename, so a
 process killed at any moment leaves whole samples only. Nothing is kept in memory: memory does not grow with the store.
@@ -26,6 +27,7 @@ import numpy as np
 
 from configs.errors import StorageError
 from configs.files import TEMP_PREFIX, Write, atomic_write, storage_errors
+from configs.tasks import DETECTION
 from configs.units import is_camera_id
 from scheduler.types import Detections, Frame
 from streams.label_file import (
@@ -49,6 +51,8 @@ Check = Callable[[SampleLabels | None], None]
 
 JPEG_QUALITY = 92
 _REGIONS_SCHEMA = 1
+#: Names the task of a camera's samples, in its folder.
+_TASK_FILE = "task"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -100,6 +104,21 @@ class SampleStore:
         self._lock = threading.Lock()
         with storage_errors(root):
             root.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, stream: str, task: str) -> bool:
+        """Says what a camera's samples are labelled for from now on; whether that is something else than before. Then its samples go,
+        because their labels answer another question. Raises StorageError."""
+        path = self._root / stream / _TASK_FILE
+        with storage_errors(path):
+            known = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        changed = task != (known or DETECTION)  # before tasks had names there was one
+        if changed:
+            self.remove_stream(stream)
+        if task != known:
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, f"{task}\n".encode(), write=self._write)
+        return changed
 
     def add(self, frame: Frame, window: int) -> SampleRef:
         """Stores a frame and its regions; one that has the same name is replaced, and its labels with it. Raises StorageError."""

@@ -91,6 +91,21 @@ def test_another_architecture_in_the_configuration_is_a_new_first_model(place: P
     assert place.shelf.detector(new.id).spec.arch == "fake-other"
 
 
+def test_a_camera_that_begins_anew_gets_a_new_first_model_by_its_task(place: Place) -> None:
+    old = place.shelf.ensure("a", "fake")
+    asked: list[str] = []
+
+    def load(name: str) -> FakeDetector:
+        asked.append(name)
+        return FakeDetector(skill=0.3, arch="fake")
+
+    assert place.shelf.ensure("a", "fake", load).id == old.id
+    assert asked == []
+    new = place.shelf.ensure("a", "fake", load, anew=True)
+    assert (new.id != old.id, new.parent, asked) == (True, None, ["fake"])
+    assert place.shelf.serving_version("a").id == new.id
+
+
 def test_an_unknown_model_is_refused_and_leaves_nothing(place: Place) -> None:
     with pytest.raises(UsageError, match="no detector named 'yolo99z'"):
         place.shelf.ensure("a", "yolo99z")

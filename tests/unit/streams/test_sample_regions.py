@@ -151,6 +151,25 @@ def test_whatever_lies_there_instead_is_said_plainly(tmp_path: Path, data: bytes
         store.load_regions(ref)
 
 
+def test_another_task_begins_without_the_samples_of_the_one_before(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path)
+    store.add(frame(), 0)
+    assert not store.begin("yard", "detection"), "samples of before tasks had names are of detection"
+    assert len(store.list("yard")) == 1
+    assert store.begin("yard", "classification")
+    assert store.list("yard") == []
+    ref = store.add(frame(regions=some(2)), 1)
+    assert not SampleStore(tmp_path).begin("yard", "classification"), "known after a restart"
+    assert store.list("yard") == [ref]
+    assert store.recover() == []
+    assert store.begin("yard", "detection")
+    assert store.list("yard") == []
+    assert store.begin("new", "classification"), "no samples, and a model of detection may be there"
+    assert not store.begin("new", "classification")
+    assert store.windows("new") == []
+    assert store.prune() == 0
+
+
 def test_a_sample_that_is_gone_has_no_regions(tmp_path: Path) -> None:
     store = SampleStore(tmp_path)
     ref = store.add(replace(frame(), regions=some(1)), 0)
