@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,12 +63,18 @@ def run_test(
     if reference.version != current.version and name not in ANY_VERSION:
         return None
     enough = max(splits, int(4 / alpha))  # a rare threshold wants many deals
-    halves = Halves(n_reference=len(reference.frames), n_current=len(current.frames), blocks=count, splits=enough)
+    halves = _halves(len(reference.frames), len(current.frames), count, enough)
     compared = compare(frames, halves)
     if compared is None:
         return None
     chance = threshold_of(compared.distances, alpha) * halves.margin(compared.values, alpha)
     return DriftTest(name=name, statistic=float(compared.distances[0]), threshold=max(FLOORS[name], chance))
+
+
+@lru_cache(maxsize=16)
+def _halves(n_reference: int, n_current: int, blocks: int, splits: int) -> Halves:
+    """Kept, because looks are nearly always of the same length and dealing is half of a test's work."""
+    return Halves(n_reference=n_reference, n_current=n_current, blocks=blocks, splits=splits)
 
 
 def frames_needed(alpha: float) -> int:
