@@ -1,16 +1,18 @@
 """How a model takes over a camera's live inference: load, build what serves, warm, shadow, admit durably, exchange between two frames.
 
-All of it happens beside the model that serves, in a thread of its own with the lowest claim to a core; until the exchange nothing has
-changed, so on any failure the old model stays. What was replaced is kept warm (`edge.inference`), so going back to it is one assignment.
+All of it happens beside the model that serves, in a thread of its own; until the exchange nothing has changed, so on any failure the old
+model stays. What was replaced is kept warm (`edge.inference`), so going back to it is one assignment.
+
+That thread has no lower priority than others. It was tried: on a busy machine a thread that the system has put aside still holds Python's
+lock, and frames then wait for it (longest gap 6 to 7 intervals instead of 3, `driftbox bench swap`). What helps is to ask for the lock
+more often, see `SWITCH_S`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +29,9 @@ from scheduler.commands import SwapModel
 
 log = logging.getLogger("driftbox")
 
-#: Claim to a core of a thread that prepares a model: 19 is the least there is.
-NICE = 10
+#: Longest that a thread which computes in Python keeps its lock from the others, for `sys.setswitchinterval`. A frame takes it dozens of
+#: times, once for each operation of the network; with Python's 5 ms a model that is being built delays a frame by several intervals.
+SWITCH_S = 0.0005
 #: Seconds for which a model that was replaced stays in memory.
 KEPT_WARM_S = 900.0
 
@@ -112,7 +115,6 @@ class Swapper:
         warm = worker.kept(version)
         if warm is not None:
             return warm
-        step_back()
         detector = serve(self.shelf.detector(version), stream)
         self._warm(worker, detector)
         return detector
@@ -173,13 +175,6 @@ class _Attempt:
     def check(self) -> None:
         if self._reason:
             raise SwapRefused(self._reason, subject=self.version)
-
-
-def step_back() -> None:
-    """Lowers the calling thread's claim to a core: loading and building must not take frames from people. On Linux a thread has a
-    priority of its own; elsewhere nothing happens."""
-    with suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _grey() -> Picture:

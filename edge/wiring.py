@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from edge.shadow import ShadowRules
 from edge.shelf import Retention, Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
+from edge.swapping import SWITCH_S
 from models.detector import Detector
 from models.golden import Labelling, class_table
 from models.labelled import LabelledImage
@@ -134,6 +136,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
     """Builds the box and takes it apart again. Raises the errors of its parts (configuration, weights, storage)."""
     # One thread per job: two torch threads beside another busy one fall from 28 ms to seconds (OpenMP spinning).
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     with ExitStack() as stack:
         folder = stack.enter_context(DataFolder(config.box.data_dir))
