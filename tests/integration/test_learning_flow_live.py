@@ -1,0 +1,61 @@
+"""Looks, probes and shared retrainings on a live box: real lanes, threads, files; every run ends with an exact replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge.store.store import ModelState
+from scheduler import events as ev
+from tests.support.fakes import put_fakes_in_the_zoo
+from tests.support.live_box import CONFIG, LiveBox
+
+pytestmark = pytest.mark.slow
+
+LEARNS = replace(CONFIG, drift=True, reuse=True, look_frames=16)
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    put_fakes_in_the_zoo(monkeypatch)
+    return
+
+
+def test_a_window_is_looked_at_and_what_a_swap_replaced_is_asked_again(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LEARNS) as box:
+        first = box.wait_for(ev.LookDone, "a")
+        assert first.look.version == "a-000001"
+        assert 0 < len(first.look.frames) <= 16
+        assert first.signature.values
+        admitted = box.wait_for(ev.SwapDone, "a").version
+        probe = box.wait_for(ev.ProbeDone, "a")
+        assert [found.version for found in probe.found] == ["a-000001"]
+        assert probe.serving_quality is not None
+        assert probe.found[0].quality < probe.serving_quality
+        assert box.replayed().exact
+        kept = {m.name: m for m in box.shelf.cached("a")}
+    assert kept[admitted].signature is not None
+    assert kept[admitted].signature.values, "a restart knows the windows of its models"
+
+
+def test_two_cameras_share_a_retraining_and_each_keeps_a_version_of_its_own(tmp_path: Path) -> None:
+    config = replace(LEARNS, group=True, group_distance=9.0)
+    with LiveBox(tmp_path / "data", {"a": "fake", "b": "fake"}, config=config) as box:
+        box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a shared retraining ends")
+        done = next(e for e in box.seen(ev.RetrainDone) if e.candidates)
+        made = dict(done.candidates)
+        assert set(made) == {"a", "b"}
+        box.wait(
+            lambda: {e.stream for e in box.seen(ev.GateDone) if e.candidate in made.values()} == {"a", "b"}, "both judge it"
+        )
+        box.wait(lambda: {e.stream for e in box.seen(ev.SwapDone)} == {"a", "b"}, "both serve it")
+        assert box.replayed().exact
+        models = {camera: box.store.model(version) for camera, version in made.items()}
+    for camera, model in models.items():
+        assert model.version.stream == camera
+        assert model.version.parent == f"{camera}-000001"
+        assert model.state in (ModelState.SERVING, ModelState.RETIRED)
+    assert len({m.version.sha256 for m in models.values()}) <= 2
