@@ -3,9 +3,9 @@
 All of it happens beside the model that serves, in a thread of its own; until the exchange nothing has changed, so on any failure the old
 model stays. What was replaced is kept warm (`edge.inference`), so going back to it is one assignment.
 
-That thread has no lower priority than others. It was tried: on a busy machine a thread that the system has put aside still holds Python's
-lock, and frames then wait for it (longest gap 6 to 7 intervals instead of 3, `driftbox bench swap`). What helps is to ask for the lock
-more often, see `SWITCH_S`.
+That thread has no lower priority than others. It was tried: on a busy machine a thread that the system has put aside still holds
+Python's lock, and frames then wait for it (longest gap 6 to 7 intervals instead of 3, `driftbox bench swap`). What helps is to ask for
+the lock more often, see `SWITCH_S`.
 """
 
 from __future__ import annotations

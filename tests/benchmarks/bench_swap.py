@@ -60,19 +60,21 @@ def main() -> None:
     parser.add_argument("--swaps", type=int, default=1000)
     parser.add_argument("--rollbacks", type=int, default=30)
     parser.add_argument("--shadows", type=int, default=5)
+    parser.add_argument("--serving", default="trained,auto", help="forms that serve (models.serving), separated by commas")
     parser.add_argument(
         "--models", default="tinydet-edge,yolov8n@320", help="separated by commas; left out where weights are absent"
     )
     args = parser.parse_args()
     for model in args.models.split(","):
-        try:
-            report(measure(model, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows))
-        except DriftboxError as error:
-            print(f"{model}: left out: {error}")
+        for serving in args.serving.split(","):
+            try:
+                report(measure(model, serving, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows))
+            except DriftboxError as error:
+                print(f"{model}: left out: {error}")
 
 
-def measure(model: str, *, swaps: int, rollbacks: int, shadows: int) -> Numbers:
-    with tempfile.TemporaryDirectory() as name, running(Path(name), model) as runtime:
+def measure(model: str, serving: str, *, swaps: int, rollbacks: int, shadows: int) -> Numbers:
+    with tempfile.TemporaryDirectory() as name, running(Path(name), model, serving) as runtime:
         wait(lambda: CAMERA in runtime.watched and runtime.watched[CAMERA].worker.frames > 30, "the camera is analysed")
         worker = runtime.watched[CAMERA].worker
         versions = other_versions(runtime, 3)
@@ -94,13 +96,13 @@ def measure(model: str, *, swaps: int, rollbacks: int, shadows: int) -> Numbers:
         swapped(runtime, versions[2])
         back = [went_back(runtime, Path(name) / "data") for _ in range(rollbacks)]
     return Numbers(
-        model=model, swaps=tuple(records), quiet_gaps_s=quiet.gaps_s(), busy_gaps_s=busy.gaps_s(), rss_mib=tuple(rss), swap_s=tuple(took), back_s=tuple(back),
-        shadow_fps=tuple(shadow_fps), alone_fps=alone_fps,
+        model=f"{model}, serving: {serving}", swaps=tuple(records), quiet_gaps_s=quiet.gaps_s(), busy_gaps_s=busy.gaps_s(),
+        rss_mib=tuple(rss), swap_s=tuple(took), back_s=tuple(back), shadow_fps=tuple(shadow_fps), alone_fps=alone_fps,
     )  # fmt: skip
 
 
 @contextmanager
-def running(folder: Path, model: str) -> Iterator[BoxRuntime]:
+def running(folder: Path, model: str, serving: str) -> Iterator[BoxRuntime]:
     """A box with one camera that never retrains, in a thread of its own."""
     path = folder / "box.yaml"
     path.write_text(
@@ -108,7 +110,7 @@ def running(folder: Path, model: str) -> Iterator[BoxRuntime]:
 box: {{data_dir: {folder / "data"}}}
 scheduler: {{policy: no-retrain}}
 window: {{seconds: 86400, first_seconds: 86400, sample_fps: 0.01}}
-models: {{edge: "{model}"}}
+models: {{edge: "{model}", serving: {serving}}}
 web: {{enabled: false}}
 cameras: [{{id: {CAMERA}, url: "rendered:street?seed=7&fps={FPS:.0f}", fps: {FPS:.0f}}}]
 """
