@@ -21,11 +21,11 @@ from models.tinydet import SIZES as TINY_SIZES
 from models.unpickle import Checkpoint, read_checkpoint
 
 Role = Literal["edge", "golden"]
-Kind = Literal["detection", "classification"]
 EDGE: Role = "edge"
 GOLDEN: Role = "golden"
-DETECTION: Kind = "detection"
-CLASSIFICATION: Kind = "classification"
+#: Tasks that a model can be for; a package's models may be for a task of its own (`register`).
+DETECTION = "detection"
+CLASSIFICATION = "classification"
 State = dict[str, torch.Tensor]
 #: build(spec, state or None for random weights, device, seed)
 Builder = Callable[[DetectorSpec, State | None, str, int], Detector]
@@ -41,7 +41,7 @@ class ZooEntry:
     role: Role
     input_px: int
     build: Builder
-    task: Kind = DETECTION
+    task: str = DETECTION
     bundled: bool = False
     resizable: bool = True
     weights: tuple[str, ...] = ()
@@ -130,9 +130,25 @@ def _entries() -> list[ZooEntry]:
 ZOO: dict[str, ZooEntry] = {entry.arch: entry for entry in _entries()}
 
 
+def register(entry: ZooEntry) -> None:
+    """Adds a package's own model to the table; called by the module that brings its task (docs/tasks.md), so that kept versions of it
+    can be built again. Once more for the same entry does nothing. Raises UsageError when another model has the name."""
+    if ZOO.setdefault(entry.arch, entry) != entry:
+        raise UsageError(f"there is another model named {entry.arch!r}", subject=entry.arch, remedy="choose another name")
+
+
+def is_known(arch: str) -> bool:
+    """Whether the table has that name, once installed packages have added theirs."""
+    if arch not in ZOO:
+        from models.tasks.registry import meet_packages  # above us: tasks are made of models
+
+        meet_packages()
+    return arch in ZOO
+
+
 def entry_of(arch: str) -> ZooEntry:
     """Raises UsageError listing the known names."""
-    if arch not in ZOO:
+    if not is_known(arch):
         raise UsageError(
             f"no detector named {arch!r}", subject=arch, remedy=f"known: {', '.join(ZOO)}; or the path of a weights file"
         )
@@ -145,7 +161,7 @@ def is_classifier(arch: str) -> bool:
     return entry is not None and entry.task == CLASSIFICATION
 
 
-def _fits_task(arch: str, task: Kind | None) -> None:
+def _fits_task(arch: str, task: str | None) -> None:
     if task is None or ZOO[arch].task == task:
         return
     known = ", ".join(entry.arch for entry in ZOO.values() if entry.task == task)
@@ -181,7 +197,7 @@ def new_detector(spec: DetectorSpec, *, state: State | None = None, device: str 
 
 
 def load_detector(
-    name_or_path: str, input_px: int | None = None, device: str = "cpu", *, download: bool = True, task: Kind | None = None
+    name_or_path: str, input_px: int | None = None, device: str = "cpu", *, download: bool = True, task: str | None = None
 ) -> Detector:
     """A pretrained model by name or weights path. A size written in the name wins over `input_px`; `task`: what it must be for.
     Raises UsageError (unknown name, impossible size, a model of another task), WeightsError (weights missing, wrong, corrupt) or
@@ -204,11 +220,11 @@ def _bundled_state(arch: str) -> State:
     return read_checkpoint(bundled_weights(arch)).state
 
 
-def _from_file(path: Path, input_px: int | None, device: str, task: Kind | None) -> Detector:
+def _from_file(path: Path, input_px: int | None, device: str, task: str | None) -> Detector:
     """A weights file that says itself which model it is for, or an ImageNet classifier's, known by its tensors."""
     checkpoint = read_checkpoint(path)
     arch = checkpoint.meta.get("arch", "") or _recognised(checkpoint.state)
-    if arch not in ZOO:
+    if not is_known(arch):
         known = f"its arch {arch!r} is not known" if arch else "it does not say which detector it is for"
         raise WeightsError(
             f"{path} cannot be used: {known}",
@@ -225,7 +241,7 @@ def _recognised(state: State) -> str:
     return arch_of(state)
 
 
-def _checked(checkpoint: Checkpoint, subject: str, task: Kind) -> Checkpoint:
+def _checked(checkpoint: Checkpoint, subject: str, task: str) -> Checkpoint:
     """Only heads with COCO's classes can be mapped to ours; a classifier's head says itself how many it has."""
     names = json.loads(checkpoint.meta.get("names", "[]"))
     if task == CLASSIFICATION:

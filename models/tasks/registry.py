@@ -7,6 +7,7 @@ method are refused by name, before a camera starts.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable
 from importlib import metadata
@@ -53,6 +54,14 @@ def task_of(name: str) -> Task:
     if len(entries) > 1:
         raise _clash(name, [_package(entry) for entry in entries])
     return _loaded(entries[0])
+
+
+def meet_packages() -> None:
+    """Imports every package that brings a task, so that it can add its models to `models.zoo`. One that is broken is left for
+    `task_of` to refuse."""
+    for entry in _announced():
+        with contextlib.suppress(Exception):
+            entry.load()
 
 
 def _announced() -> Iterable[metadata.EntryPoint]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.errors import EnvironmentLacking, UsageError
+from models.detector import DetectorSpec
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
 from models.tasks.registry import known_tasks, problems_of, task_of
+from models.zoo import ZOO, new_detector, register
 from tests.support.plug_ins import installed_example, make_package, on_path
 
 #: A task that does nothing but has everything; `{missing}` is taken out again.
@@ -129,3 +132,43 @@ def test_a_package_seen_through_two_paths_counts_once(tmp_path: Path) -> None:
     with on_path(tmp_path), on_path(tmp_path):
         assert task_of("counting").name == "counting"
         assert known_tasks().count("counting") == 1
+
+
+#: A package whose task has a network of its own.
+WITH_MODEL = (
+    CODE
+    + """
+from models.tinydet import TinyDetector
+from models.zoo import ZooEntry, register
+
+def build(spec, state, device, seed):
+    model = TinyDetector("tinydet-edge", seed=seed)
+    if state is not None:
+        model.load_state(state)
+    return model
+
+register(ZooEntry(arch="acme-counter", role="edge", input_px=256, build=build, task="counting"))
+"""
+)
+
+
+def test_a_package_brings_a_model_that_can_be_built_again(tmp_path: Path) -> None:
+    """As the version store does after a restart: it knows the name only."""
+    package(tmp_path, "acme-counting", WITH_MODEL)
+    (tmp_path / "broken").mkdir()
+    package(tmp_path / "broken", "broken-seeing", "raise RuntimeError", task="seeing")
+    with on_path(tmp_path), on_path(tmp_path / "broken"):
+        model = new_detector(DetectorSpec(arch="acme-counter", input_px=256), seed=1)
+        assert new_detector(model.spec, state=model.state()) is not None
+        with pytest.raises(UsageError, match="acme-counter is a model for counting, not for detection"):
+            DETECTION.load("acme-counter")
+    with pytest.raises(UsageError, match="no detector named 'acme-counter'"):
+        new_detector(DetectorSpec(arch="acme-counter", input_px=256))
+
+
+def test_a_model_name_is_taken_once() -> None:
+    own = replace(ZOO["resnet18"], arch="resnet18")
+    register(own)  # the same again
+    with pytest.raises(UsageError, match="another model named 'resnet18'"):
+        register(replace(own, input_px=64))
+    assert ZOO["resnet18"].input_px == 128
