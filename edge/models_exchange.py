@@ -13,24 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs.errors import EnvironmentLacking, UsageError
+from configs.errors import UsageError
 from configs.files import atomic_write, full, storage_errors
 from edge.models_admin import PROMOTED, Served, check_files, find, opened
 from edge.shelf import about
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store, StoredModel
 from models.bundle import SUFFIX, read_bundle, write_bundle
+from models.compress import export
 from models.keys import KeyRing
-from models.serving.onnx_form import to_onnx
-from models.serving.registry import runtime_of
 from models.versions import Manifest, load_version, save_version, version_id
 from models.zoo import new_detector
 from scheduler.types import ModelVersion
 
 #: Kind of id that commands give (`models.versions.version_id`): 'gate-x000001'.
 OUTSIDE = "x"
-#: Format of an export -> runtime that makes it, '' for our own bundle.
-FORMATS: dict[str, str] = {"bundle": "", "onnx": "onnxruntime", "openvino": "openvino", "tensorrt": "tensorrt"}
+#: Formats of an export; the first is our own.
+FORMATS: tuple[str, ...] = ("bundle", *export.FORMATS)
 #: Disk that stays free beside a version that comes in.
 SPARE_MIB = 64
 
@@ -168,18 +167,15 @@ def _suffix(form: str) -> str:
 def _write_form(place: Path, out: Path, form: str) -> Path:
     """The network alone, for a picture of the camera's shape; boxes are decoded from its outputs as in `models.detector.ServedBody`."""
     loaded = load_version(place)
-    runtime = runtime_of(FORMATS[form])
-    if form != "onnx" and (missing := runtime.missing()):
-        raise EnvironmentLacking(f"{form} cannot be made here: {missing}", subject=form, remedy="export it as onnx")
-    body = new_detector(loaded.manifest.spec, state=loaded.state).body()
-    onnx = to_onnx(body, body.example_px)
+    done = export.exported(new_detector(loaded.manifest.spec, state=loaded.state).body(), form)
     if form == "onnx":
-        atomic_write(out, onnx)
+        [content] = done.files.values()
+        atomic_write(out, content)
         return out
     with storage_errors(out):
         out.mkdir()
         try:
-            for name, data in runtime.convert(onnx, []).items():
+            for name, data in done.files.items():
                 atomic_write(out / name, data)
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)
