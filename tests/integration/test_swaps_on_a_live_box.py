@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge.models_exchange import import_model
 from edge.shadow import ShadowRules
 from edge.store.store import ModelState, Store
-from models.detector import Detector
+from models.bundle import write_bundle
+from models.detector import Detector, DetectorSpec
 from models.fake import FakeDetector
-from models.versions import read_manifest
+from models.keys import KeyRing
+from models.versions import Manifest, read_manifest, save_version
 from scheduler import events as ev
 from scheduler.types import Detections
 from tests.support.fakes import put_fakes_in_the_zoo
@@ -194,4 +197,34 @@ def test_an_operator_who_chooses_while_a_model_is_in_the_shadow_is_obeyed(tmp_pa
         assert coming is not None
         box.wait(lambda: box.store.model(coming).state is ModelState.REJECTED, "the other is given up")
         assert box.store.serving()["a"].id == other_one
+        assert box.replayed().exact
+
+
+def bundle_of(box: LiveBox, folder: Path, skill: float) -> Path:
+    """A bundle with a model of that skill, signed by the box's own key."""
+    version = folder / "there"
+    version.mkdir()
+    manifest = Manifest(
+        id="there-000007", stream="there", parent=None, spec=DetectorSpec(arch="fake-throws", input_px=128), config=None, window=None,
+        created_utc=0.0,
+    )  # fmt: skip
+    save_version(version, manifest, FakeDetector(skill=skill).state())
+    write_bundle(version, folder / "there.driftbox", KeyRing(box.root).signer())
+    return folder / "there.driftbox"
+
+
+@pytest.mark.parametrize(("skill", "serves"), [(1.0, True), (0.05, False)])
+def test_an_imported_model_is_judged_by_the_camera_of_a_running_box(tmp_path: Path, skill: float, serves: bool) -> None:
+    # No retraining of this architecture ever ends well: what serves is the first model, of skill 0.4.
+    with LiveBox(tmp_path / "data", {"a": "fake-throws"}, config=replace(CONFIG, shadow=False)) as box:
+        box.wait_windows(1)
+        bundle = bundle_of(box, tmp_path, skill)
+        taken = import_model(box.root, bundle, camera="a")["version"]
+        box.wait(lambda: bool(box.seen(ev.ModelsOffered, "a")), "the engine hears of it")
+        wanted = ModelState.SERVING if serves else ModelState.REJECTED
+        box.wait(lambda: box.store.model(taken).state is wanted, f"it is {wanted}")
+        if serves:
+            box.wait(lambda: box.watched["a"].worker.version() == taken, "people see it")
+        else:
+            assert "not better on this camera's labels" in box.store.model(taken).reason
         assert box.replayed().exact
