@@ -1,4 +1,4 @@
-"""A version's network for other programs: ONNX, OpenVINO IR, a TensorRT engine; checked against the trained one before it is given out."""
+"""A version's network for other programs: ONNX, OpenVINO IR, a TensorRT engine; checked against the trained one first."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
 """Every form a model can serve in: frames/s, ms, MiB and F1, beside fp32 torch in the same run.
 
     driftbox bench models [--models yolov8n@320,yolo26n@320,tinydet-edge] [--videos 8] [--frames 14] [--variants ...] [--json FILE]
+    driftbox bench models --models yolov8n@320 --videos 2 --pruned 0.3 --epochs 10
 
 One thread. Speed: forms take turns on the frames of one video, encoding and decoding included; time is CPU time of the thread, which is
 what a core to itself would need (every runtime here runs on the caller's thread; wall time on a shared machine measures the neighbours).
 Quality: F1 at IoU 0.3 against labels of the golden detector (yolo26s@640) on frames of several videos; int8 is calibrated per video on
 frames that are not judged. tinydet knows rendered streets only, so it is judged on those, against what was rendered.
+--pruned adds the model with that part of its channels taken out, trained per video on the frames of calibration with the unpruned one as
+teacher (a minute of CPU per video), as `pruned` and `pruned-int8`; beside it stands the unpruned one trained on the same, as `retrained`.
 Needs `../shared/data`, or --data.
 """
 
@@ -16,7 +19,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,14 +31,17 @@ import psutil
 import torch
 
 from configs.errors import DriftboxError
+from models.compress.prune import pruned
 from models.detector import Detector
 from models.evaluate import MatchCounts, match_counts
+from models.labelled import LabelledImage
+from models.retrain import retrain
 from models.serving.base import Runtime
 from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
 from models.weights import FOLDER_VARIABLE
 from models.zoo import load_detector
-from scheduler.types import Detections
+from scheduler.types import Detections, RetrainConfig
 from streams.rendered import RenderedScene, Schedule
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -62,12 +68,14 @@ SPEED_TO_REACH, F1_TO_LOSE = 2.5, 0.01
 
 @dataclass(kw_only=True)
 class Scene:
-    """One camera: frames to calibrate on, frames to judge on and their labels."""
+    """One camera: frames to calibrate on, frames to judge on and their labels. lessons: labels of the calibration
+    frames, where something is trained on them."""
 
     name: str
     calibration: list[np.ndarray]
     judged: list[np.ndarray]
     labels: list[Detections] = field(default_factory=list)
+    lessons: list[Detections] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -98,7 +106,7 @@ def frames_of(path: Path, wanted: Sequence[float]) -> list[np.ndarray]:
         return [f.to_ndarray(format="rgb24") for i, f in enumerate(container.decode(stream)) if i in places]
 
 
-def real_scenes(data: Path, n_videos: int, n_frames: int, golden: Detector) -> list[Scene]:
+def real_scenes(data: Path, n_videos: int, n_frames: int, golden: Detector, *, trained: bool = False) -> list[Scene]:
     """Calibrated on the first 40 percent of each video, judged on the last half."""
     scenes = []
     for name in VIDEOS[:n_videos]:
@@ -109,6 +117,8 @@ def real_scenes(data: Path, n_videos: int, n_frames: int, golden: Detector) -> l
             judged=frames_of(path, np.linspace(0.5, 1.0, n_frames, endpoint=False).tolist()),
         )
         scene.labels = golden.predict(scene.judged, score_min=GOLDEN_SCORE_MIN)
+        if trained:
+            scene.lessons = golden.predict(scene.calibration, score_min=GOLDEN_SCORE_MIN)
         scenes.append(scene)
     return scenes
 
@@ -139,10 +149,41 @@ def resident_mib() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
+def state_mib(model: Detector) -> float:
+    return sum(t.numel() * t.element_size() for t in model.state().values()) / 2**20
+
+
 def served(model: Detector, runtime: Runtime, scene: Scene) -> ServedDetector:
-    made = ServedDetector(model, runtime, lambda body, shape: open_form(runtime, body, shape, scene.calibration))
-    made.prepare(scene.judged[0])
-    return made
+    form = ServedDetector(model, runtime, lambda body, shape: open_form(runtime, body, shape, scene.calibration))
+    form.prepare(scene.judged[0])
+    return form
+
+
+def taught(model: Detector, student: Detector, scene: Scene, epochs: int) -> Detector:
+    """The student after training on the scene's calibration frames, with `model` as teacher."""
+    samples = [LabelledImage(image=i, labels=d) for i, d in zip(scene.calibration, scene.lessons, strict=True)]
+    config = RetrainConfig(
+        name="distil", epochs=epochs, batch=2, layers_frac=1.0, data_frac=1.0, lr=3e-4, replay_frac=0.0, distill=1.0
+    )
+    for _ in retrain(student, samples, config, seed=1, teacher=model):
+        pass
+    return student
+
+
+def made(model: Detector, variant: str, scene: Scene, asked: argparse.Namespace) -> Detector:
+    if variant == "torch":
+        return model
+    if variant == "retrained":
+        return taught(model, model.clone(), scene, asked.epochs)
+    if variant.startswith("pruned"):
+        if id(scene) not in _PRUNED:
+            _PRUNED[id(scene)] = taught(model, pruned(model, asked.pruned), scene, asked.epochs)
+        student = _PRUNED[id(scene)]
+        return student if variant == "pruned" else served(student, runtime_of("openvino-int8"), scene)
+    return served(model, runtime_of(variant), scene)
+
+
+_PRUNED: dict[int, Detector] = {}
 
 
 def cpu_ms(detector: Detector, image: np.ndarray) -> float:
@@ -174,7 +215,7 @@ def f1_of(detector: Detector, scene: Scene, labels: Sequence[Detections]) -> Mat
     )
 
 
-def bench(name: str, variants: Sequence[str], scenes: Sequence[Scene], say: Callable[[str], None]) -> list[Row]:
+def bench(name: str, variants: Sequence[str], scenes: Sequence[Scene], asked: argparse.Namespace) -> list[Row]:
     model = load_detector(name)
     rows = {variant: Row(model=name, variant=variant) for variant in variants}
     counts = {variant: MatchCounts() for variant in variants}
@@ -188,7 +229,7 @@ def bench(name: str, variants: Sequence[str], scenes: Sequence[Scene], say: Call
                 continue
             before_mib, started_s = resident_mib(), time.process_time()
             try:
-                form = model if variant == "torch" else served(model, runtime_of(variant), scene)
+                form = made(model, variant, scene, asked)
             except DriftboxError as error:
                 row.problem = str(error)
                 continue
@@ -198,11 +239,9 @@ def bench(name: str, variants: Sequence[str], scenes: Sequence[Scene], say: Call
             if number == 0:
                 row.resident_mib = resident_mib() - before_mib
                 fast[variant] = form
-            if isinstance(form, ServedDetector):
-                row.form_mib = form.memory_mib
-        say(f"  {name}: {scene.name}")
+            row.form_mib = form.memory_mib if isinstance(form, ServedDetector) else state_mib(form)
+        print(f"  {name}: {scene.name}", flush=True)
     measure_speed(rows, fast, (scenes[0].calibration + scenes[0].judged)[:SPEED_FRAMES])
-    rows["torch"].form_mib = sum(t.numel() * t.element_size() for t in model.state().values()) / 2**20
     for variant, row in rows.items():
         whole = variant != "torch-compiled"  # built for one scene only: it costs half a minute each
         row.build_s /= len(scenes) if whole else 1
@@ -233,7 +272,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 def print_targets(rows: Sequence[Row]) -> None:
     print("\nnumbers to reach: int8 on CPU >= 2.5x frames/s of fp32 torch, <= 1 point of F1 lost")
     for row in rows:
-        if not row.variant.endswith("int8") or row.problem:
+        if not row.variant.endswith("int8") or row.variant.startswith("pruned") or row.problem:
             continue
         ok = row.ratio >= SPEED_TO_REACH and row.f1_lost <= F1_TO_LOSE
         print(
@@ -248,6 +287,8 @@ def main() -> None:
     parser.add_argument("--videos", type=int, default=8)
     parser.add_argument("--frames", type=int, default=14, help="judged frames per video")
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--pruned", type=float, default=0.0, help="part of the channels to take out")
+    parser.add_argument("--epochs", type=int, default=10, help="of the training after pruning")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -255,7 +296,8 @@ def main() -> None:
         parser.exit(3, f"no videos in {asked.data}: give --data\n")
     os.environ.setdefault(FOLDER_VARIABLE, str(asked.data / "weights"))
     variants = list(dict.fromkeys(["torch", *asked.variants.split(",")]))
-    rows = [row for name in asked.models.split(",") for row in bench(name, variants, scenes_for(name, asked), print)]
+    variants += ["retrained", "pruned", "pruned-int8"] if asked.pruned else []
+    rows = [row for name in asked.models.split(",") for row in bench(name, variants, scenes_for(name, asked), asked)]
     print_rows(rows)
     print_targets(rows)
     if asked.json:
@@ -271,7 +313,7 @@ def scenes_for(name: str, asked: argparse.Namespace) -> list[Scene]:
         _SCENES[rendered] = (
             rendered_scenes(asked.videos, asked.frames)
             if rendered
-            else real_scenes(asked.data, asked.videos, asked.frames, load_detector(GOLDEN))
+            else real_scenes(asked.data, asked.videos, asked.frames, load_detector(GOLDEN), trained=asked.pruned > 0)
         )
     return _SCENES[rendered]
 
