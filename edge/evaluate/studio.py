@@ -352,9 +352,11 @@ class StudioSamples:
         self.now_s = 0.0
 
     def sampled(self, stream: str, window: int) -> list[Candidate]:
-        """Only what has been captured by now: a window in progress shows its past."""
+        """Only what has been captured by now: a window in progress shows its past. As live, a frame in which nothing moves is no sample
+        where the task is about what moves."""
         passed = self.now_s / self._options.window_s - window
-        return [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
+        past = [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
+        return [c for c in past if (regions := self.picture(c).regions) is None or len(regions)]
 
     def picture(self, ref: Any) -> Picture:
         return self._studio.picture(ref.stream, ref.index)

@@ -78,6 +78,11 @@ def test_the_first_frames_are_learnt_and_hold_nothing(studio: Studio) -> None:
     picture = StudioSamples(studio).picture(first)
     assert picture.regions is not None
     assert len(picture.regions) == 0
+    samples = StudioSamples(studio)
+    samples.now_s = OPTIONS.window_s
+    names = {ref.name for ref in samples.sampled("cam0", 0)}
+    assert first.name not in names, "nothing moves in it: no sample"
+    assert len(names) >= 8
 
 
 def test_a_stream_in_which_more_moves_needs_more_compute(videos: list[Path], tmp_path: Path) -> None:
