@@ -49,6 +49,9 @@ BATCH = 16
 DISTILL_TEMPERATURE = 2.0
 #: Directions of a head weaker than this carry nothing; a neuron spent on one would be dead at both ends and never learn.
 _LEAST_SINGULAR = 1e-9
+#: Length of a new neuron's weights. Torch's own start (0.6) is so small on averaged features that a head which knows nothing learns too
+#: slowly: 5 epochs at 3e-3 on six real videos came to an accuracy of 0.72, with 4.0 to 0.83, as without an added layer.
+_ADDED_GAIN = 4.0
 
 
 class Classifier:
@@ -165,7 +168,7 @@ class Classifier:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             head = Head(weight.shape[1], neurons)
-        _write_head(head, weight.cpu(), bias.cpu())
+            _write_head(head, weight.cpu(), bias.cpu())
         twin._model.head = head.to(self._device)
         return twin
 
@@ -294,7 +297,7 @@ def _as_one_layer(head: Head | ImageNetHead) -> tuple[torch.Tensor, torch.Tensor
 
 def _write_head(head: Head, weight: torch.Tensor, bias: torch.Tensor) -> None:
     """Makes `head` do weight @ x + bias: the added layer's first neurons carry its principal directions (singular value
-    decomposition), the others stay random and are not listened to yet."""
+    decomposition), the others look in random ones and are not listened to yet."""
     out, added = head.out, head.added
     with torch.no_grad():
         out.bias.copy_(bias)
@@ -305,6 +308,7 @@ def _write_head(head: Head, weight: torch.Tensor, bias: torch.Tensor) -> None:
         carried = min(added.out_features, int((s > _LEAST_SINGULAR).sum()))
         root = s[:carried].sqrt()
         added.bias.zero_()
+        nn.init.orthogonal_(added.weight, gain=_ADDED_GAIN)
         added.weight[:carried] = (root[:, None] * vt[:carried]).to(added.weight.dtype)
         out.weight.zero_()
         out.weight[:, :carried] = (u[:, :carried] * root).to(out.weight.dtype)
