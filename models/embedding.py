@@ -44,7 +44,7 @@ class FrameStats:
             brightness=float(grey.mean()), contrast=float(grey.std()), sharpness=float(sharpness(grey)),
             objects=float(len(detections)), confidence=float(detections.score.mean()) if len(detections) else 0.0,
             class_frac=tuple((counts / max(1, counts.sum())).tolist()), embedding=projected(embedding, self.arch),
-            layout=layout(small, grey),
+            tint=tint(small), layout=layout(grey),
         )  # fmt: skip
 
 
@@ -62,15 +62,18 @@ def sharpness(grey: np.ndarray) -> float:
     return float(np.log1p(cv2.Laplacian(grey, cv2.CV_32F).var()))
 
 
-def layout(small: np.ndarray, grey: np.ndarray) -> tuple[float, ...]:
-    """Where it is light, how it is tinted, where edges are: 3 x 4 grey levels, red against blue, green against both, 2 x 2 edges; each
-    0-1. small: uint8 (h, w, 3) RGB; grey: uint8 (h, w)."""
+def tint(small: np.ndarray) -> tuple[float, ...]:
+    """Mean red against blue, and green against both, 0-1; 0.5 each for grey. small: uint8 (h, w, 3) RGB."""
+    red, green, blue = small.reshape(-1, 3).mean(axis=0) / 255
+    return round(float(0.5 + (red - blue) / 2), 5), round(float(0.5 + (green - (red + blue) / 2) / 2), 5)
+
+
+def layout(grey: np.ndarray) -> tuple[float, ...]:
+    """Where it is light and where edges are: 3 x 4 grey levels and 2 x 2 edges, each 0-1. grey: uint8 (h, w)."""
     across = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=0.25)
     down = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=0.25)
     edges = np.minimum(1.0, _cells(np.hypot(across, down), EDGE_GRID) / _EDGE_FULL)
-    red, green, blue = small.reshape(-1, 3).mean(axis=0) / 255
-    tint = np.array([0.5 + (red - blue) / 2, 0.5 + (green - (red + blue) / 2) / 2])
-    numbers = np.concatenate([_cells(grey, GREY_GRID) / 255, tint, edges])
+    numbers = np.concatenate([_cells(grey, GREY_GRID) / 255, edges])
     return tuple(np.round(numbers, 5).tolist())
 
 

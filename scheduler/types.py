@@ -141,8 +141,8 @@ class FrameLook:
     """What one sampled frame of a window looked like, without labels. brightness: mean grey level; contrast: its standard deviation;
     sharpness: variance of the Laplacian, log1p; all of the frame scaled to 160 px. confidence: mean score of the serving model's
     detections (0 without any); objects: how many; class_frac: their classes; embedding: the model's pooled features, projected to a
-    few numbers (`models.embedding`); layout: colours and edges of the picture, coarsely, 0-1 (`models.embedding`), empty: unknown.
-    Raises ValueError for a number that is not finite."""
+    few numbers (`models.embedding`); tint: mean red against blue and green against both, 0-1, 0.5 without colour; layout: where the
+    picture is light and where edges are, coarsely, 0-1 (`models.embedding`); each empty: unknown. Raises ValueError for a number that is not finite."""
 
     brightness: float
     contrast: float
@@ -151,11 +151,12 @@ class FrameLook:
     confidence: float
     class_frac: tuple[float, ...] = ()
     embedding: tuple[float, ...] = ()
+    tint: tuple[float, ...] = ()
     layout: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         numbers = (self.brightness, self.contrast, self.sharpness, self.objects, self.confidence)
-        if not all(map(math.isfinite, (*numbers, *self.class_frac, *self.embedding, *self.layout))):
+        if not all(map(math.isfinite, (*numbers, *self.class_frac, *self.embedding, *self.tint, *self.layout))):
             raise ValueError(f"FrameLook must hold finite numbers, got {self}")
 
 

@@ -24,7 +24,7 @@ PARTS: tuple[int, ...] = (3, 1, len(CLASSES))
 
 
 def signature(look: Look) -> Signature:
-    """The signature of a look; without frames, one without values (unknown). The layout is left out unless every frame has it."""
+    """The signature of a look; without frames, one without values (unknown). Tint and layout count only when all frames have both."""
     if not look.frames:
         return Signature()
     image = np.mean([(f.brightness, f.contrast, f.sharpness) for f in look.frames], axis=0) / _IMAGE_UNITS
@@ -56,8 +56,10 @@ def _classes(class_frac: tuple[float, ...]) -> np.ndarray:
 
 
 def _layout(look: Look) -> np.ndarray:
-    sizes = {len(f.layout) for f in look.frames}
-    return np.mean([f.layout for f in look.frames], axis=0) / _LAYOUT_UNIT if len(sizes) == 1 else np.zeros(0)
+    sizes = {(len(f.tint), len(f.layout)) for f in look.frames}
+    if len(sizes) != 1 or 0 in next(iter(sizes)):
+        return np.zeros(0)
+    return np.mean([(*f.tint, *f.layout) for f in look.frames], axis=0) / _LAYOUT_UNIT
 
 
 def _even(values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ and never less than a floor, under which a difference may be certain and still i
 | class-mix | Hellinger's, of objects per frame and class | as many of each | none of the same class |
 | confidence | mean score of a detection | same | from sure to nothing |
 | embedding | maximum mean discrepancy (Gretton et al. 2012), Gaussian kernel of median width | same features | 1.4 is as far as may be |
-| image | brightness, contrast, sharpness, in fixed units, root of squares | same | e.g. 32 grey levels darker |
+| image | brightness, contrast, sharpness, tint, in fixed units, root of squares | same | e.g. 32 grey levels darker |
 
 Confidence and embedding mean the same only for looks by one model version.
 """
@@ -33,6 +33,8 @@ ANY_VERSION: tuple[str, ...] = (IMAGE,)
 
 #: What one unit of the image distance is: grey levels of brightness, of contrast, log1p of the Laplacian's variance.
 IMAGE_UNITS = np.array([32.0, 16.0, 0.5])
+#: ... and of tint, whose whole range is 1 and which few scenes leave the middle of.
+TINT_UNIT = 0.04
 #: Smallest distance that counts.
 FLOORS: dict[str, float] = {CLASS_MIX: 0.15, CONFIDENCE: 0.05, EMBEDDING: 0.15, IMAGE: 0.25}
 #: Objects per frame so few that they say nothing of the class mix; keeps an empty scene from being far from itself.
@@ -136,6 +138,9 @@ def _embedding(frames: tuple[FrameLook, ...], halves: Halves) -> _Compared | Non
 
 def _image(frames: tuple[FrameLook, ...], halves: Halves) -> _Compared | None:
     values = np.array([(f.brightness, f.contrast, f.sharpness) for f in frames]) / IMAGE_UNITS  # (frames, 3)
+    sizes = {len(f.tint) for f in frames}
+    if len(sizes) == 1:  # else it is unknown in some frames
+        values = np.hstack([values, np.array([f.tint for f in frames]) / TINT_UNIT])  # (frames, 5), or (frames, 3) without tint
     reference, current = halves.weights
     signs = reference - current
     gaps = np.concatenate([signs[:1] @ values, signs[1:] @ halves.centred(values)])  # (1 + S, 3)

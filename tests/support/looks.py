@@ -12,7 +12,7 @@ from scheduler.types import FrameLook, Look
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """What a scene's frames are drawn about. phi: autocorrelation from frame to frame; objects: mean number, `cars` of them cars and
-    the others people; turn: angle of the embedding, in radians."""
+    the others people; turn: angle of the embedding, in radians; tint: as in `FrameLook`."""
 
     phi: float = 0.0
     brightness: float = 120.0
@@ -22,6 +22,7 @@ class Scene:
     objects: float = 4.0
     cars: float = 0.75
     turn: float = 0.0
+    tint: tuple[float, ...] = (0.53, 0.5)
 
 
 def wander(rng: np.random.Generator, phi: float, frames: int) -> np.ndarray:
@@ -50,7 +51,7 @@ def look(scene: Scene, seed: int, *, frames: int = 24, version: str = "v1") -> L
                 sharpness=scene.sharpness + 0.1 * place[2][k], objects=total,
                 confidence=float(np.clip(scene.confidence + 0.05 * sure[k], 0, 1)) if total else 0.0,
                 class_frac=share, embedding=(float(np.cos(angle)), float(np.sin(angle)), 0.05 * float(place[3][k])),
-                layout=(scene.brightness / 255,) * 18,
+                tint=scene.tint, layout=(scene.brightness / 255,) * 16,
             )
         )  # fmt: skip
     return Look(version=version, frames=tuple(shots))

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from configs.units import CLASSES, NOTHING
-from models.embedding import EMBEDDING_NUMBERS, LOOK_PX, FrameStats, layout, projected, reduced
+from models.embedding import EMBEDDING_NUMBERS, LOOK_PX, FrameStats, layout, projected, reduced, tint
 from models.tasks.base import Picture
 from scheduler.types import Detections
 
 STATS = FrameStats("fake")
 NO_EMBEDDING = np.zeros(0, np.float32)
-LAYOUT_NUMBERS = 18
+LAYOUT_NUMBERS = 16
 
 
 def picture(image: np.ndarray) -> Picture:
@@ -87,22 +87,28 @@ def test_a_camera_of_any_size_is_seen_at_the_same_size() -> None:
 def test_any_picture_down_to_a_pixel_has_a_look(image: np.ndarray, embedding: np.ndarray) -> None:
     look = STATS.look_at(picture(image), Detections.empty(), embedding)
     assert len(look.layout) == LAYOUT_NUMBERS
-    assert all(0 <= v <= 1 for v in look.layout)
+    assert all(0 <= v <= 1 for v in (*look.layout, *look.tint))
     assert len(look.embedding) == (EMBEDDING_NUMBERS if embedding.size else 0)
     assert STATS.look_at(picture(image), Detections.empty(), embedding) == look
 
 
-def test_the_layout_says_where_it_is_light_how_it_is_tinted_and_where_edges_are() -> None:
+def test_the_layout_says_where_it_is_light_and_where_edges_are() -> None:
     image = plain(0)
     image[:40, :40] = 255  # the first of 3 x 4 cells
-    numbers = layout(image, image[..., 0])
+    numbers = layout(image[..., 0])
     assert numbers[0] == 1.0
     assert numbers[1:12] == (0.0,) * 11
-    assert numbers[14] > 0
-    assert numbers[15:] == (0.0, 0.0, 0.0), "edges in the first quarter only"
-    red = plain(0)
-    red[..., 0] = 255
-    assert layout(red, red[..., 1])[12:14] == pytest.approx((1.0, 0.25))
+    assert numbers[12] > 0
+    assert numbers[13:] == (0.0, 0.0, 0.0), "edges in the first quarter only"
+
+
+@pytest.mark.parametrize(
+    ("channel", "expected"), [(0, (1.0, 0.25)), (1, (0.5, 1.0)), (2, (0.0, 0.25)), (None, (0.5, 0.5))], ids=str
+)
+def test_the_tint_is_the_colour_cast(channel: int | None, expected: tuple[float, float]) -> None:
+    image = plain(0)
+    image[..., slice(None) if channel is None else channel] = 255
+    assert tint(image) == pytest.approx(expected)
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------

@@ -52,6 +52,14 @@ def test_the_same_planted_shift_is_missed_seldom(name: str) -> None:
     assert sum(a is not None and a.fired for a in answers) >= 29
 
 
+def test_a_camera_that_goes_infrared_is_seen_by_its_tint() -> None:
+    grey = look(replace(CALM, tint=(0.5, 0.5)), 2)
+    found = drift(look(CALM, 1), grey)
+    assert [t.name for t in found.tests if t.fired] == [IMAGE]
+    untold = Look(version="v1", frames=(replace(grey.frames[0], tint=()), *grey.frames[1:]))
+    assert not drift(look(CALM, 1), untold).drifted, "unknown in one frame, compared in none"
+
+
 def test_more_of_the_same_objects_is_a_drift_of_the_class_mix() -> None:
     found = run_test(CLASS_MIX, look(CALM, 1), look(replace(CALM, objects=20.0), 2), alpha=0.0125)
     assert found is not None
@@ -266,7 +274,7 @@ def test_numbers_that_are_none_are_refused_at_birth(field: str, bad: float) -> N
         frame(**{field: bad})
 
 
-@pytest.mark.parametrize("field", ["class_frac", "embedding", "layout"])
+@pytest.mark.parametrize("field", ["class_frac", "embedding", "tint", "layout"])
 def test_vectors_with_nan_are_refused_at_birth(field: str) -> None:
     with pytest.raises(ValueError, match="finite"):
         frame(**{field: (0.5, math.nan)})

@@ -78,9 +78,21 @@ def test_a_missing_layout_leaves_the_other_parts_to_compare() -> None:
     assert distance(signature(bare), signature(look(NIGHT, 2))) > 0.5
 
 
+def test_a_missing_tint_leaves_the_layout_out_too() -> None:
+    whole = look(DAY, 1)
+    grey = Look(version="v1", frames=tuple(replace(f, tint=()) for f in whole.frames))
+    assert len(signature(grey).values) == sum(PARTS)
+    assert distance(signature(whole), signature(grey)) == 0
+
+
 def test_a_part_counts_alike_however_many_numbers_it_has() -> None:
     seen = look(DAY, 1)
-    lighter = Look(version="v1", frames=tuple(replace(f, layout=tuple(v + 0.25 for v in f.layout)) for f in seen.frames))
+    lighter = Look(
+        version="v1",
+        frames=tuple(
+            replace(f, layout=tuple(v + 0.25 for v in f.layout), tint=tuple(v + 0.25 for v in f.tint)) for f in seen.frames
+        ),
+    )
     brighter = Look(
         version="v1",
         frames=tuple(
