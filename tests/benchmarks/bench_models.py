@@ -7,8 +7,8 @@ One thread. Speed: forms take turns on the frames of one video, encoding and dec
 what a core to itself would need (every runtime here runs on the caller's thread; wall time on a shared machine measures the neighbours).
 Quality: F1 at IoU 0.3 against labels of the golden detector (yolo26s@640) on frames of several videos; int8 is calibrated per video on
 frames that are not judged. tinydet knows rendered streets only, so it is judged on those, against what was rendered.
---pruned adds the model with that part of its channels taken out, trained per video on the frames of calibration with the unpruned one as
-teacher (a minute of CPU per video), as `pruned` and `pruned-int8`; beside it stands the unpruned one trained on the same, as `retrained`.
+--pruned adds the model with that part of its channels taken out, trained per video on the frames of calibration with the unpruned one
+as teacher (a minute of CPU per video), as `pruned` and `pruned-int8`; `retrained` is the unpruned one, trained on the same.
 Needs `../shared/data`, or --data.
 """
 

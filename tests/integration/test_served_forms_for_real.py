@@ -1,0 +1,81 @@
+"""Served forms made by the real libraries in a real child process, as on the box."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edge.serving import Serving
+from models.evaluate import MatchCounts, match_counts
+from models.serving.served import ServedDetector
+from models.tasks.base import Picture
+from models.tasks.detection import DETECTION
+from models.zoo import load_detector
+from streams.rendered import RenderedScene, Schedule
+
+pytestmark = pytest.mark.slow
+
+
+def serving(
+    folder: Path, pictures: list[np.ndarray], told: list[str], *, build_s: float = 300.0, choice: str = "auto"
+) -> Serving:
+    return Serving(
+        choice, folder, newest=lambda camera: [Picture(image=image) for image in pictures], task_of=lambda camera: DETECTION,
+        tell=lambda camera, text: told.append(text), build_s=build_s,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[np.ndarray]:
+    street = RenderedScene("street", 11, 320, 180, Schedule.always("day"))
+    return [street.render(9.0 * k)[0] for k in range(16)]
+
+
+def test_the_box_finds_a_right_and_faster_form_and_remembers_it(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    torch.set_num_threads(1)
+    told: list[str] = []
+    trained = load_detector("tinydet-edge")
+    started_s = time.perf_counter()
+    form = serving(tmp_path, pictures, told).serve(trained, "yard")
+    first_s = time.perf_counter() - started_s
+    assert isinstance(form, ServedDetector), told
+    [choice] = json.loads((tmp_path / "choices.json").read_text(encoding="utf-8")).values()
+    assert choice["order"][0] == form.runtime.name
+    assert choice["ms"][form.runtime.name] < choice["ms"]["trained"]
+    agreement = MatchCounts.total(
+        match_counts(a, b) for a, b in zip(form.predict(pictures), trained.predict(pictures), strict=True)
+    )
+    assert agreement.f1 > 0.9
+    started_s = time.perf_counter()
+    again = serving(tmp_path, pictures, told).serve(trained, "yard")
+    print(f"chosen in {first_s:.1f} s, from kept files in {time.perf_counter() - started_s:.2f} s: {choice}")
+    assert isinstance(again, ServedDetector)
+    assert again.runtime.name == form.runtime.name
+
+
+def test_no_time_to_build_means_as_trained_and_says_so(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    told: list[str] = []
+    trained = load_detector("tinydet-edge")
+    assert serving(tmp_path, pictures, told, build_s=0.05, choice="openvino-int8").serve(trained, "yard") is trained
+    assert "took longer" in told[0]
+
+
+def test_the_end_of_the_box_ends_what_is_being_made(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    told: list[str] = []
+    trained = load_detector("tinydet-edge")
+    maker = serving(tmp_path, pictures, told, choice="openvino-int8")
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(maker.serve(trained, "yard")))
+    thread.start()
+    while maker._child._child is None and thread.is_alive():
+        thread.join(0.05)
+    maker.close()
+    thread.join(60)
+    assert found == [trained]
+    assert "stopping" in told[0]
