@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,27 +12,11 @@ from hypothesis import strategies as st
 from streams.motion import Motion, MotionOptions, joined, no_regions
 from streams.rendered.conditions import Schedule
 from streams.rendered.scene import RenderedScene
-from streams.video import read_frames
+from tests.support.movement import common_px, covered, walkers_found
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 PETS = DATA / "videos" / "pets09_s2l1_view1.mp4"
-PETS_TRUTH = DATA / "labels" / "pets09_s2l1_view1_groundtruth.xml"
 FPS = 5.0
-
-
-def common_px(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Area that every box of a (N, 4) shares with every box of b (M, 4). (N, M)."""
-    top_left = np.maximum(a[:, None, :2], b[None, :, :2])
-    bottom_right = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    return np.clip(bottom_right - top_left, 0, None).prod(axis=2)
-
-
-def covered(truth: np.ndarray, regions: np.ndarray) -> int:
-    """How many boxes of `truth` have at least half of their area in one region."""
-    if not len(truth) or not len(regions):
-        return 0
-    area = (truth[:, 2:] - truth[:, :2]).prod(axis=1)
-    return int((common_px(truth, regions).max(axis=1) >= 0.5 * area).sum())
 
 
 def board(at: int = -1, *, size_px: int = 24, light: int = 0) -> np.ndarray:
@@ -247,33 +230,14 @@ def test_boxes_join_over_a_chain() -> None:
     assert len(joined(no_regions().astype(np.int64), near_px=2)) == 0
 
 
-def pets_truth() -> dict[int, np.ndarray]:
-    """Frame number -> the walkers' boxes (N, 4)."""
-    truth = {}
-    for frame in ElementTree.parse(PETS_TRUTH).getroot().iter("frame"):
-        boxes = [[float(box.get(key, "nan")) for key in ("xc", "yc", "w", "h")] for box in frame.iter("box")]
-        xc, yc, w, h = np.array(boxes).reshape(-1, 4).T
-        truth[int(frame.get("number", "-1"))] = np.stack([xc - w / 2, yc - h / 2, xc + w / 2, yc + h / 2], axis=1)
-    return truth
-
-
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.skipif(not PETS.is_file(), reason="needs the videos of ../shared/data")
 @pytest.mark.parametrize(("every", "recall_min"), [(1, 0.84), (2, 0.82)])
 def test_people_on_a_real_path_lie_in_regions(every: int, recall_min: float) -> None:
     """PETS 2009 S2.L1 with its ground truth: the figures stand in docs/tasks.md."""
-    truth, motion = pets_truth(), Motion()
-    asked = found = told = right = 0
-    for index, image in read_frames(PETS, every=every):
-        regions = motion.find(image, at_s=index / 10)
-        if index < 20:
-            continue
-        walkers = truth[index]
-        asked, found = asked + len(walkers), found + covered(walkers, regions)
-        told += len(regions)
-        right += int((common_px(regions, walkers) > 0).any(axis=1).sum()) if len(regions) else 0
-    print(f"every {every}: {found} of {asked} walkers ({found / asked:.3f}); {right} of {told} regions ({right / told:.3f})")
-    assert asked > 2000
-    assert found / asked >= recall_min
-    assert right / told >= 0.9
+    found = walkers_found(DATA, every=every)
+    print(found)
+    assert found.asked > 2000
+    assert found.recall >= recall_min
+    assert found.precision >= 0.9
