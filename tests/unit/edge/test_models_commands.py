@@ -336,6 +336,32 @@ def test_an_export_overwrites_nothing_and_knows_its_place(box: Box, tmp_path: Pa
     assert "files of gate-000004 are gone" in box.run(3, "export", "gate-000004")
 
 
+@pytest.fixture
+def tiny(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Box:
+    """A camera whose network is a real one."""
+    with DataFolder(tmp_path / "made") as folder, Store(folder.db_path) as store:
+        Shelf(folder, store, SystemClock()).ensure("gate", "tinydet-edge")
+    return Box(tmp_path / "made", tmp_path / "tiny", capsys)
+
+
+def test_a_network_is_exported_for_other_programs(tiny: Box, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    done = tiny("export", "gate-000001", "--format", "onnx")
+    assert done["file"].endswith("exports/gate-000001.onnx")
+    model = onnx.load(done["file"])
+    onnx.checker.check_model(model)
+    assert model.graph.input[0].type.tensor_type.shape.dim[1].dim_value == 3
+
+
+def test_what_cannot_be_made_here_ends_with_3_and_leaves_nothing(tiny: Box) -> None:
+    from models.serving.registry import runtime_of
+
+    if not runtime_of("tensorrt").missing():
+        pytest.skip("TensorRT is here")
+    assert "tensorrt cannot be made here" in tiny.run(3, "export", "gate-000001", "--format", "tensorrt")
+    assert not list((tiny.root / "exports").iterdir())
+
+
 def test_keys_are_listed_added_and_removed(box: Box, other: Box, tmp_path: Path) -> None:
     assert box("trust")["trusted"] == []
     name = other("key", "--out", tmp_path / "other.pub")["fingerprint"]
