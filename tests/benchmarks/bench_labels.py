@@ -6,7 +6,8 @@ A label is right when it overlaps a person's box of its class by IoU 0.5. Read: 
 trained on), recall (labelled objects of all objects: what is missing is trained on as background), F1, labels left, frames left out,
 boxes that the filter dropped as unsure and the part of them that was right after all. `flip, strict`: both views must reach the
 threshold, not their mean. `score` is the confidence threshold; a filter that only did what a higher threshold does would not be worth
-its second pass. Manaus: vehicles only (people there are labelled together with their bicycles).
+its second pass. `rendered`: the demo's own cameras, day and night, with exact truth and the demo's golden model. Manaus: vehicles only
+(people there are labelled together with their bicycles).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from models.golden import VIEW_SCORE_FRAC, GoldenLabels, Labelling, class_table,
 from models.tasks.base import Picture
 from models.zoo import load_detector
 from scheduler.types import Detections
+from streams.rendered.serve import DEMO_CAMERAS
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared/data"
 IOU_MIN = 0.5
@@ -76,15 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    golden = load_detector(options.golden)
+    golden, demo = load_detector(options.golden), load_detector("tinydet-golden")
     rows: list[Row] = []
     costs: dict[str, float] = {}
-    for data, wanted, pictures in (
-        ("pets09", (PERSON,), pets(options.data, options.frames)),
-        ("manaus", (CAR, TRUCK), manaus(options.data, options.frames)),
+    for data, model, wanted, pictures in (
+        ("rendered", demo, tuple(range(len(CLASSES))), rendered(options.frames)),
+        ("pets09", golden, (PERSON,), pets(options.data, options.frames)),
+        ("manaus", golden, (CAR, TRUCK), manaus(options.data, options.frames)),
     ):
         started_s = time.thread_time()
-        seen = [look(golden, image, truth) for image, truth in pictures]
+        seen = [look(model, image, truth) for image, truth in pictures]
         costs[data] = (time.thread_time() - started_s) / (2 * len(seen))
         rows += [row for score_min in SCORES for row in ways(data, seen, wanted, score_min)]
     if options.json:
@@ -103,7 +106,7 @@ def look(golden: Detector, image: np.ndarray, truth: Detections) -> Labelled:
 
 def ways(data: str, seen: Sequence[Labelled], wanted: Sequence[int], score_min: float) -> Iterator[Row]:
     """The rows of one set at one threshold."""
-    maps = {"": {}} if data == "pets09" else {"": {}, " + class map": VEHICLES}
+    maps = {"": {}, " + class map": VEHICLES} if data == "manaus" else {"": {}}
     for suffix, mapping in maps.items():
         off, flip = Labelling(classes=class_table(mapping)), Labelling(classes=class_table(mapping), agreement="flip")
         low = VIEW_SCORE_FRAC * score_min
@@ -153,6 +156,13 @@ def show(golden: str, rows: Sequence[Row], costs: dict[str, float]) -> None:
             f"{r.data:<8} {r.way:<26} {r.score_min:>5.2f} {r.precision:>9.3f} {r.recall:>7.3f} {r.f1:>6.3f} {r.labels:>7}"
             f" {r.left_out:>5}/{r.frames:<3} {r.unsure:>7} {'-' if r.unsure_right is None else format(r.unsure_right, '.2f'):>6}"
         )
+
+
+def rendered(frames: int) -> Iterator[tuple[np.ndarray, Detections]]:
+    """Evenly spread over ten minutes of the demo's cameras, day and night, with the exact truth."""
+    scenes = [script.scene() for script in DEMO_CAMERAS]
+    for k in range(frames):
+        yield scenes[k % len(scenes)].render(600.0 * k / frames)
 
 
 # --- people's boxes ---------------------------------------------------------------------------------------------------
