@@ -25,6 +25,7 @@ FRAMES = 16
 
 pytestmark = [
     pytest.mark.data,
+    pytest.mark.slow,
     pytest.mark.skipif(not VIDEO.is_file(), reason="needs the weights and videos of ../shared/data"),
 ]
 
@@ -58,7 +59,7 @@ def seen(model: Detector, half: int, kind: str = "", strength: float = 0.0) -> L
 
 
 def test_a_motorway_is_the_same_until_dusk_falls(model: Detector) -> None:
-    reference, later, dusk = seen(model, 0), seen(model, 1), seen(model, 1, "dusk", 0.5)
+    reference, later, dusk = seen(model, 0), seen(model, 1), seen(model, 1, "dusk", 0.8)
     assert not drift(reference, later).drifted
     found = drift(reference, dusk)
     assert {"image", "embedding"} <= {t.name for t in found.tests if t.fired}
