@@ -15,12 +15,15 @@ from edge.evaluate.studio import Work as WorkDone
 from edge.evaluate.world import EvaluateWorld, Stretch
 from edge.memo import Memo
 from models.detector import Detector
+from models.evaluate import MatchCounts
 from models.fake import FakeDetector
+from models.tasks.base import Scoring
+from models.tasks.detection import DETECTION, DetectionTask
 from scheduler.commands import SetShares, SwapModel
 from scheduler.engine import BoxEngine
 from scheduler.events import BoxStarted, CameraAdded
 from scheduler.sim.driver import VirtualDriver
-from scheduler.types import RetrainConfig
+from scheduler.types import Detections, RetrainConfig
 from tests.support.evaluation import COSTS, OPTIONS, POLICIES, results_of, scripted_studio, scripted_videos
 
 
@@ -220,3 +223,27 @@ def test_one_configuration_with_replay_learns_from_earlier_windows_too(videos: l
         results_of(scripted_studio(videos[:1], edge=Spy(skill=0.4), retrain=retrain), ("uniform(high,50)",))
         counts.append(sum(seen))
     assert counts == [6 + 6, 6 + 12]
+
+
+class Counting(DetectionTask):
+    """A task that a package could bring: detection whose quality is the part of objects that are found."""
+
+    name, quality_name = "counting", "recall"
+
+    def counts(self, predicted: Detections, labels: Detections, scoring: Scoring) -> MatchCounts:
+        found = super().counts(predicted, labels, scoring)
+        return MatchCounts(tp=found.tp, fp=found.fn, fn=found.fn)
+
+
+def test_a_task_that_a_package_brings_is_judged_by_its_own_measure(videos: list[Path], memo: Path, studio: Studio) -> None:
+    own = scripted_studio(videos, options=replace(OPTIONS, task=Counting()), memo=Memo(memo))
+    quality = own.window_f1("cam0", 1, own.base_version)
+    counts = MatchCounts.total(
+        DETECTION.counts(studio.predictions("cam0", studio.base_version, i), studio.truth("cam0", i), OPTIONS.scoring)
+        for _, i in studio.judged("cam0", 1)
+    )
+    assert quality == pytest.approx(counts.recall)
+    assert own.done.golden == 0, "golden boxes are those that detection asked for"
+    assert own.done.predictions > 0, "answers are kept by task"
+    results = results_of(own, ("thief-repeat", "no-retrain"))
+    assert results["thief-repeat"].mean_f1 > results["no-retrain"].mean_f1 + 0.1
