@@ -138,7 +138,7 @@ def test_a_camera(camera: Camera) -> None:
 
     assert frame.regions is None, "nobody asked what moves"
     camera.want(fps=25.0, regions=True)
-    learning = 0
+    learning, until_s = 0, time.monotonic() + PATIENCE_S
     while frame.regions is None or not len(frame.regions):
         learning += frame.regions is not None
         frame = following(camera, frame, until_s, "regions of what moves")
@@ -149,6 +149,7 @@ def test_a_camera(camera: Camera) -> None:
     assert (frame.regions <= (WIDTH, HEIGHT, WIDTH, HEIGHT)).all()
 
     camera.want(fps=5.0, height_px=HEIGHT // 2)
+    until_s = time.monotonic() + PATIENCE_S
     while frame.image.shape != (HEIGHT // 2, WIDTH // 2, 3) or frame.regions is not None:
         frame = following(camera, frame, until_s, "the wanted height, and nobody asks any more what moves")
 
