@@ -220,10 +220,15 @@ def _bundled_state(arch: str) -> State:
     return read_checkpoint(bundled_weights(arch)).state
 
 
+#: Name in a publisher's checkpoint -> arch, where they differ.
+_OTHER_NAMES = {"yolov3-tinyu": "yolov3-tiny"}
+
+
 def _from_file(path: Path, input_px: int | None, device: str, task: str | None) -> Detector:
     """A weights file that says itself which model it is for, or an ImageNet classifier's, known by its tensors."""
     checkpoint = read_checkpoint(path)
     arch = checkpoint.meta.get("arch", "") or _recognised(checkpoint.state)
+    arch = _OTHER_NAMES.get(arch, arch)
     if not is_known(arch):
         known = f"its arch {arch!r} is not known" if arch else "it does not say which detector it is for"
         raise WeightsError(
