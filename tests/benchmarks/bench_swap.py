@@ -30,8 +30,6 @@ from scheduler.commands import SwapModel
 from scheduler.types import RetrainConfig
 
 CAMERA = "one"
-#: Frames per second of the camera and of its analysis.
-FPS = 10.0
 #: Swaps before memory is looked at for the first time: pools fill up.
 WARM_UP = 50
 WAIT_S = 60.0
@@ -45,6 +43,7 @@ class Numbers:
     rss_mib: after every 50th swap."""
 
     model: str
+    fps: float
     swaps: tuple[SwapRecord, ...]
     quiet_gaps_s: tuple[float, ...]
     busy_gaps_s: tuple[float, ...]
@@ -58,6 +57,7 @@ class Numbers:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--swaps", type=int, default=1000)
+    parser.add_argument("--fps", type=float, default=5.0, help="of the camera and of its analysis")
     parser.add_argument("--rollbacks", type=int, default=30)
     parser.add_argument("--shadows", type=int, default=5)
     parser.add_argument("--serving", default="trained,auto", help="forms that serve (models.serving), separated by commas")
@@ -68,13 +68,13 @@ def main() -> None:
     for model in args.models.split(","):
         for serving in args.serving.split(","):
             try:
-                report(measure(model, serving, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows))
+                report(measure(model, serving, fps=args.fps, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows))
             except DriftboxError as error:
                 print(f"{model}: left out: {error}")
 
 
-def measure(model: str, serving: str, *, swaps: int, rollbacks: int, shadows: int) -> Numbers:
-    with tempfile.TemporaryDirectory() as name, running(Path(name), model, serving) as runtime:
+def measure(model: str, serving: str, *, fps: float, swaps: int, rollbacks: int, shadows: int) -> Numbers:
+    with tempfile.TemporaryDirectory() as name, running(Path(name), model, serving, fps) as runtime:
         wait(lambda: CAMERA in runtime.watched and runtime.watched[CAMERA].worker.frames > 30, "the camera is analysed")
         worker = runtime.watched[CAMERA].worker
         versions = other_versions(runtime, 3)
@@ -96,13 +96,13 @@ def measure(model: str, serving: str, *, swaps: int, rollbacks: int, shadows: in
         swapped(runtime, versions[2])
         back = [went_back(runtime, Path(name) / "data") for _ in range(rollbacks)]
     return Numbers(
-        model=f"{model}, serving: {serving}", swaps=tuple(records), quiet_gaps_s=quiet.gaps_s(), busy_gaps_s=busy.gaps_s(),
+        model=f"{model}, serving: {serving}", fps=fps, swaps=tuple(records), quiet_gaps_s=quiet.gaps_s(), busy_gaps_s=busy.gaps_s(),
         rss_mib=tuple(rss), swap_s=tuple(took), back_s=tuple(back), shadow_fps=tuple(shadow_fps), alone_fps=alone_fps,
     )  # fmt: skip
 
 
 @contextmanager
-def running(folder: Path, model: str, serving: str) -> Iterator[BoxRuntime]:
+def running(folder: Path, model: str, serving: str, fps: float) -> Iterator[BoxRuntime]:
     """A box with one camera that never retrains, in a thread of its own."""
     path = folder / "box.yaml"
     path.write_text(
@@ -112,7 +112,7 @@ scheduler: {{policy: no-retrain}}
 window: {{seconds: 86400, first_seconds: 86400, sample_fps: 0.01}}
 models: {{edge: "{model}", serving: {serving}}}
 web: {{enabled: false}}
-cameras: [{{id: {CAMERA}, url: "rendered:street?seed=7&fps={FPS:.0f}", fps: {FPS:.0f}}}]
+cameras: [{{id: {CAMERA}, url: "rendered:street?seed=7&fps={fps:.0f}", fps: {fps:.0f}}}]
 """
     )
     with built(load_config(path), say=lambda text: None) as box:
@@ -233,8 +233,8 @@ def at(values: Sequence[float], frac: float) -> float:
 
 
 def report(n: Numbers) -> None:
-    interval_s = 1 / FPS
-    print(f"\n{n.model}, camera and analysis at {FPS:.0f} frames/s, {len(n.swaps)} swaps, each read from disk and built")
+    interval_s = 1 / n.fps
+    print(f"\n{n.model}, camera and analysis at {n.fps:.0f} frames/s, {len(n.swaps)} swaps, each read from disk and built")
     print("                         gap p50   p99   max  (in intervals)   missed intervals per 1,000 gaps")
     across = [record.gap_s for record in n.swaps]
     for what, gaps in (
