@@ -224,7 +224,7 @@ class LiveJobs:
         return lambda at_s: ev.GateDone(
             at_s=at_s, job=command.job, stream=command.stream, candidate=command.candidate,
             serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
-            gpu_s=gpu_s, gain_sd=result.gain_sd,
+            gpu_s=gpu_s, gain_sd=result.gain_sd, gain=result.gain,
         )  # fmt: skip
 
     def keep_quality(self, stream: str, quality: float, version: str) -> None:

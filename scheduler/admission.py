@@ -3,16 +3,15 @@
 Ekya swaps in whatever was trained. Here both models are asked about the same n held-out labelled frames, and what few frames say is
 weighed against what was expected (ours; the conjugate normal model of any textbook):
 
-    g = candidate_quality - serving_quality        the gain that was seen
+    g = candidate_quality - serving_quality        the gain that was seen, on the newest frames and on all
     e = its standard error (`error_of`)            how well it was seen: large for few frames
-    true gain ~ N(m, s^2)                          what was expected: the corrected profile, or 0 for a model of earlier windows
+    true gain ~ N(m, s^2)                          what was expected: 0, or less where the profile promised a loss
     true gain | g ~ N(w*g + (1-w)*m, w*e^2),  w = s^2 / (s^2 + e^2)
 
-    admitted when   g > margin   and   P(true gain > margin | g) >= 1 - risk
+    admitted when   g > margin, on the newest frames and on all,   and   P(true gain > margin | g) >= 1 - risk
 
-So a retraining that promised much needs less proof than one that promised little, few frames demand more, and a promise alone admits
-nothing: the gain must have been seen. A risk of 0.5 minimises the expected loss when a wrong swap costs what a missed one does; less
-is careful. `bench learning` compares it with a plain margin and a z-test (docs/reuse.md).
+So few frames demand more, and nothing is admitted on a promise (`belief.promised`). A risk of 0.5 minimises the expected loss when
+a wrong swap costs what a missed one does; less is careful. `bench gate` compares it with a plain margin and a z-test (docs/reuse.md).
 A quality that is missing or not a number admits nothing.
 """
 
@@ -69,16 +68,18 @@ def error_of(gain_sd: float | None, frames: int) -> float:
 
 def judge(
     serving: float | None, candidate: float | None, *, gain_sd: float | None, frames: int, belief: Belief = REUSED,
-    margin: float = 0.0, risk: float = 0.5,
+    margin: float = 0.0, risk: float = 0.5, gain: float | None = None,
 ) -> Verdict:  # fmt: skip
-    """May the candidate serve? serving, candidate: qualities (0-1) on the same frames. risk: chance that is taken of a swap that does
-    not gain the margin, above 0 and below 1. A belief that is not finite counts as `REUSED`. Raises nothing."""
+    """May the candidate serve? serving, candidate: qualities (0-1) on the same frames, the newest. gain, gain_sd, frames: of the
+    candidate, over all frames that were looked at; gain None: the difference of the two qualities. risk: chance that is taken of a
+    swap that does not gain the margin, above 0 and below 1. A belief that is not finite counts as `REUSED`. Raises nothing."""
     if serving is None or candidate is None or not (math.isfinite(serving) and math.isfinite(candidate)):
         return REFUSED
-    gain = candidate - serving
+    newest = candidate - serving
+    gain = newest if gain is None or not math.isfinite(gain) else gain
     mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
     chance = _above(margin, mean, sd)
-    return Verdict(admitted=gain > margin and chance >= 1.0 - risk, gain=gain, expected=mean, chance=chance)
+    return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - risk, gain=gain, expected=mean, chance=chance)
 
 
 def posterior(gain: float, error: float, belief: Belief) -> tuple[float, float]:

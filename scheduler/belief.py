@@ -94,8 +94,9 @@ def gate_gpu_s(state: BoxState, config: EngineConfig) -> float:
 
 
 def promised(job: Running | None) -> admission.Belief:
-    """What a retraining was expected to win when it was begun."""
+    """What a retraining was expected to win when it was begun. A promise may only warn: it was made on the labels that the model learned
+    from, so where those are poisoned it says the same as the model, and must not stand in for what the gate sees."""
     if job is None or job.start_quality is None:
         return admission.REUSED
-    mean = job.option.end_quality - job.start_quality - job.lift
+    mean = min(0.0, job.option.end_quality - job.start_quality - job.lift)
     return admission.Belief(mean=mean, sd=max(LEAST_PROMISE_SD, job.option.quality_sd or admission.REUSED.sd))

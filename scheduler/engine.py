@@ -571,10 +571,12 @@ class BoxEngine:
         if old is not None:
             stream.quality = old
         if old is not None and new is not None:
-            self._observe(stream, old, new)
-            stream.gains = [*stream.gains, new - old][-MAX_GAINS:]
+            gain = _number(event.gain)
+            gain = new - old if gain is None else gain
+            self._observe(stream, old, gain)
+            stream.gains = [*stream.gains, gain][-MAX_GAINS:]
         verdict = admission.judge(
-            old, new, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
+            old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
         if verdict.admitted:
@@ -594,7 +596,7 @@ class BoxEngine:
         stream.done = True
         self._plan(event.at_s)
 
-    def _observe(self, stream: StreamState, serving: float, candidate: float) -> None:
+    def _observe(self, stream: StreamState, serving: float, gain: float) -> None:
         """What came of a prediction. The gate judges on newer frames than the profiler did, so what counts is the gain over the
         serving model on the same frames, put on top of where the profiler began."""
         job = stream.judged
@@ -605,7 +607,7 @@ class BoxEngine:
         seen = Observation(
             stream=stream.id, window=self.state.window, option=job.raw.name, start_quality=job.start_quality,
             predicted_quality=job.raw.end_quality, predicted_gpu_s=job.raw.cost_gpu_s, realised_gpu_s=job.used_gpu_s,
-            realised_quality=job.start_quality + candidate - serving, serving_quality=serving,
+            realised_quality=job.start_quality + gain, serving_quality=serving,
         )  # fmt: skip
         stream.observations = [*stream.observations, seen][-MAX_OBSERVATIONS:]
         stream.observed = seen
@@ -944,7 +946,7 @@ def _refusal(serving: float | None, candidate: float | None, verdict: admission.
         return "no labels to judge the retrained model by"
     if candidate is None:
         return "nobody can say what the retrained model is worth"
-    if verdict.gain <= 0:
+    if verdict.gain <= 0 or candidate <= serving:
         return "retrained model was not better"
     return (
         f"retrained model was better by {verdict.gain:.3f}, which few frames do not prove ({100 * verdict.chance:.0f} % sure)"

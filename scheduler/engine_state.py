@@ -80,7 +80,7 @@ class EngineConfig:
     holdout_frac: float = 0.4
     gate_frames: int = 16
     gate_margin: float = 0.0
-    gate_risk: float = 0.4
+    gate_risk: float = 0.25
     shadow: bool = False
     min_gain: float = 0.01
     cost_margin_frac: float = 0.15

@@ -173,8 +173,9 @@ class RetrainDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class GateDone(Event):
-    """Serving and candidate model measured on the same held-out golden labels of the current window. gain_sd: standard error of
-    candidate_quality - serving_quality over those frames, None when there are too few."""
+    """Serving and candidate model measured on the same held-out golden labels, as far as there are any of the current window. gain:
+    of the candidate over `frames` frames, older held-out ones too, None: the difference of the two qualities; gain_sd: its standard
+    error, None when there are too few."""
 
     job: str
     stream: str
@@ -184,6 +185,7 @@ class GateDone(Event):
     frames: int
     gpu_s: float
     gain_sd: float | None = None
+    gain: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -347,8 +347,9 @@ class EvaluateWorld:
         self.samples.now_s = at_s
         refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         costs = self._studio.costs
+        older = jobs.older_refs(self.samples, command.stream, command.window, command.frames, refs)
         new = sum(self.samples.split(ref) is None for ref in refs)
-        cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * len(refs) * costs.infer_gpu_s
+        cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * (len(refs) + len(older)) * costs.infer_gpu_s
 
         def finish(done_s: float) -> Event:
             self.samples.now_s = at_s  # it judges what had been captured when it began
@@ -364,7 +365,7 @@ class EvaluateWorld:
                 {
                     "at_s": round(done_s, 3), "stream": command.stream, "window": command.window,
                     "candidate": command.candidate[:12], "frames": result.frames, "serving_f1": result.serving_quality,
-                    "candidate_f1": result.candidate_quality, "gain_sd": result.gain_sd,
+                    "candidate_f1": result.candidate_quality, "gain": result.gain, "gain_sd": result.gain_sd,
                     "serving_true_f1": self._studio.window_f1(command.stream, command.window, command.version),
                     "candidate_true_f1": self._studio.window_f1(command.stream, command.window, command.candidate),
                 }
@@ -372,7 +373,7 @@ class EvaluateWorld:
             return GateDone(
                 at_s=done_s, job=command.job, stream=command.stream, candidate=command.candidate,
                 serving_quality=result.serving_quality, candidate_quality=result.candidate_quality, frames=result.frames,
-                gpu_s=cost, gain_sd=result.gain_sd,
+                gpu_s=cost, gain_sd=result.gain_sd, gain=result.gain,
             )  # fmt: skip
 
         return Work(gpu_s=max(cost, 1e-6), finish=finish)

@@ -1,7 +1,7 @@
 """The learning jobs: look, probe, label, profile, retrain, gate. What they share is in `edge.jobs.base`."""
 
 from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_of, run_at_once, run_in_lane, split_of, spread
-from edge.jobs.gate import GateResult, gate_refs, gate_steps
+from edge.jobs.gate import GateResult, gate_refs, gate_steps, older_refs
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
@@ -27,6 +27,7 @@ __all__ = [
     "label_steps",
     "look_steps",
     "no_yield",
+    "older_refs",
     "pools",
     "probe_refs",
     "probe_steps",

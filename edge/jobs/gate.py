@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge.jobs.base import (
     SampleRef,
@@ -28,12 +28,14 @@ from models.tasks.detection import DETECTION
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """gain_sd: standard error of candidate_quality - serving_quality over these frames (`models.evaluate.gain_sd`)."""
+    """serving_quality, candidate_quality: on the newest frames (`gate_refs`). gain, gain_sd: of the candidate over the serving model and
+    its standard error (`models.evaluate.gain_sd`), over all `frames` frames, older held-out ones too (`older_refs`)."""
 
     serving_quality: float | None
     candidate_quality: float | None
     frames: int
     gain_sd: float | None = None
+    gain: float | None = None
 
 
 def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_frac: float) -> list[SampleRef]:
@@ -42,6 +44,14 @@ def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_f
     missing = frames - len(current)
     older = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout"] if missing > 0 else []
     return [*older[len(older) - min(missing, len(older)) :], *current]
+
+
+def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Sequence[SampleRef]) -> list[SampleRef]:
+    """Up to `frames` of the last window's held-out frames beside `refs`, the newest, in time order. Their labels are there already, so
+    they cost two inferences each, and the gain is known the better; the newest frames still have a say of their own."""
+    known = {ref.name for ref in refs}
+    held_out = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout" and ref.name not in known]
+    return held_out[max(0, len(held_out) - frames) :]
 
 
 def gate_steps(
@@ -64,11 +74,17 @@ def gate_steps(
     if not (is_sound(candidate) and tells(samples, refs)):
         return GateResult(serving_quality=quality_of(old), candidate_quality=None, frames=len(old))
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
-    return compared(old, new)
+    older = older_refs(samples, stream, window, frames, refs)
+    old_before = yield from quality_steps(samples, task, serving, older, scoring, yield_point)
+    new_before = yield from quality_steps(samples, task, candidate, older, scoring, yield_point)
+    all_frames = compared((*old_before, *old), (*new_before, *new))
+    return replace(all_frames, serving_quality=quality_of(old), candidate_quality=quality_of(new))
 
 
 def compared(old: Sequence[MatchCounts], new: Sequence[MatchCounts]) -> GateResult:
     """Two models on the same frames."""
+    before, after = quality_of(old), quality_of(new)
     return GateResult(
-        serving_quality=quality_of(old), candidate_quality=quality_of(new), frames=len(new), gain_sd=gain_sd(old, new)
-    )
+        serving_quality=before, candidate_quality=after, frames=len(new), gain_sd=gain_sd(old, new),
+        gain=None if before is None or after is None else after - before,
+    )  # fmt: skip
