@@ -59,7 +59,9 @@ from streams.rendered.scene import RenderedScene
 EDGE = "tinydet-edge"
 #: Frames per scene, and how far they lie apart.
 POOL, STEP_S = 40, 3.7
-#: Part of the gain that a try's profile promised.
+#: Frames that a box's gate asks for.
+GATE_FRAMES = 16
+#: Gain that a try's profile promised.
 PROMISED = 0.3
 CONFIG = RetrainConfig(name="full", epochs=4, lr=2e-3)
 #: How much of a little worse a candidate is, as the part of found objects that it loses.
@@ -270,14 +272,15 @@ class Golden:
 
 
 class GateSamples:
-    """`edge.jobs.Samples` of one window that holds some shots of a scene."""
+    """`edge.jobs.Samples` of the window in progress (1) with some shots of a scene, and of the last one (0) whose held-out frames,
+    `older`, were labelled when it was learned from."""
 
-    def __init__(self, shots: Sequence[Shot]) -> None:
-        self._shots = tuple(shots)
-        self._labels: dict[str, tuple[Detections, str]] = {}
+    def __init__(self, shots: Sequence[Shot], older: Sequence[Shot] = ()) -> None:
+        self._shots = {0: tuple(older), 1: tuple(shots)}
+        self._labels: dict[str, tuple[Detections, str]] = {shot.name: (shot.truth, "holdout") for shot in older}
 
     def sampled(self, stream: str, window: int) -> Sequence[Any]:
-        return self._shots if window == 1 else ()
+        return self._shots[window]
 
     def picture(self, ref: Any) -> Picture:
         return Picture(image=ref.image)
@@ -298,19 +301,23 @@ class GateSamples:
         return ()
 
 
-def is_taken(shots: Sequence[Shot], serving: Any, candidate: Any, promised: float) -> bool:
-    """One gate on these frames, from the job to the engine's decision."""
+def is_taken(
+    shots: Sequence[Shot], serving: Any, candidate: Any, promised: float, older: Sequence[Shot] = (), frames: int | None = None
+) -> bool:
+    """One gate on these frames, from the job to the engine's decision. frames: that the gate asks for, None: as many as there are."""
     engine, gate = engine_at_the_gate(promised)
     try:
         result = jobs.run_at_once(
             jobs.gate_steps(
-                GateSamples(shots), Golden(shots), serving, candidate, stream="a", window=1, frames=len(shots),
+                GateSamples(shots, older), Golden((*shots, *older)), serving, candidate, stream="a", window=1,
+                frames=len(shots) if frames is None else frames,
                 scoring=jobs.Scoring(),
             )
         )  # type: ignore[arg-type]  # fmt: skip
         event: Event = GateDone(
             at_s=30, job=gate.job, stream="a", candidate="a-2", serving_quality=result.serving_quality,
             candidate_quality=result.candidate_quality, frames=result.frames, gpu_s=1.0, gain_sd=result.gain_sd,
+            gain=result.gain,
         )  # fmt: skip
     except Exception:  # as in the box: whatever a job raises is one failed job
         event = JobFailed(at_s=30, job=gate.job, stream="a", code="exception")
@@ -373,7 +380,7 @@ def run(tries: int = 1000, *, trainings: int = 12, seed: int = 0) -> dict[str, A
             rng = np.random.default_rng((seed, number))
             what, candidate = wrong[number % len(wrong)]
             number += 1
-            where, shots, present = _draw(rng, serving)
+            where, shots, older, present = _draw(rng, serving)
             values = true_f1(scene(where), present), true_f1(scene(where), candidate)
             if values[1] >= values[0]:
                 harmless += 1
@@ -381,9 +388,15 @@ def run(tries: int = 1000, *, trainings: int = 12, seed: int = 0) -> dict[str, A
                     raise RuntimeError("nearly no candidate is bad: nothing is tried")
                 continue
             tried[what] += 1
-            if is_taken(shots, present, candidate, PROMISED):
+            if is_taken(shots, present, candidate, PROMISED, older, GATE_FRAMES):
                 taken.append(
-                    {"what": what, "scene": where, "frames": len(shots), "serving_f1": values[0], "candidate_f1": values[1]}
+                    {
+                        "what": what,
+                        "scene": where,
+                        "frames": [len(shots), len(older)],
+                        "serving_f1": values[0],
+                        "candidate_f1": values[1],
+                    }
                 )
         return {
             "tries": sum(tried.values()), "taken": len(taken), "harmless": harmless, "by_kind": dict(sorted(tried.items())),
@@ -391,12 +404,15 @@ def run(tries: int = 1000, *, trainings: int = 12, seed: int = 0) -> dict[str, A
         }  # fmt: skip
 
 
-def _draw(rng: np.random.Generator, serving: Remembered) -> tuple[str, list[Shot], Weaker]:
-    """A scene, some of its frames in time order, and how good the serving model is there."""
+def _draw(rng: np.random.Generator, serving: Remembered) -> tuple[str, list[Shot], list[Shot], Weaker]:
+    """A scene, some of its frames for the window in progress (an early gate has seen few) and for the last window's held-out labels
+    (a slow golden model has made few), and how good the serving model is there."""
     where = str(rng.choice(["day", "night", "fog", "empty"]))
     pool = scene(where)
-    picked = sorted(rng.choice(len(pool), size=int(rng.integers(2, 17)), replace=False))
-    return where, [replace(pool[i], name=str(n)) for n, i in enumerate(picked)], Weaker(serving, float(rng.uniform(0, 0.8)))
+    new, old = int(rng.integers(2, GATE_FRAMES + 1)), int(rng.integers(3, GATE_FRAMES + 1))
+    picked = rng.permutation(len(pool))[: new + old]
+    shots = [replace(pool[i], name=f"{n}") for n, i in enumerate(picked)]
+    return where, shots[:new], shots[new:], Weaker(serving, float(rng.uniform(0, 0.8)))
 
 
 def _a_little_worse(serving: Remembered, tries: int, seed: int) -> dict[str, Any]:
@@ -404,9 +420,9 @@ def _a_little_worse(serving: Remembered, tries: int, seed: int) -> dict[str, Any
     lost: list[float] = []
     for number in range(tries):
         rng = np.random.default_rng((seed, 1, number))
-        where, shots, present = _draw(rng, serving)
+        where, shots, older, present = _draw(rng, serving)
         worse = Weaker(serving, min(1.0, present._missed_frac + LITTLE[number % len(LITTLE)]))
-        if is_taken(shots, present, worse, PROMISED / 3):
+        if is_taken(shots, present, worse, PROMISED / 3, older, GATE_FRAMES):
             lost.append(true_f1(scene(where), present) - true_f1(scene(where), worse))
     return {"tries": tries, "taken": len(lost), "mean_lost_f1": round(float(np.mean(lost)), 4) if lost else 0.0}
 

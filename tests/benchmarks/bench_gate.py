@@ -4,7 +4,8 @@ Run: driftbox bench gate [ANSWER.json ...]      ANSWER: what `driftbox evaluate 
 
 lost: mean of the gains that a rule let go and of the losses that it took, in points of F1 per gate, against a rule that knows the truth.
 bad: gates at which a model was taken that is worse by more than 2 points. The made-up world: objects per frame are Poisson, found with a
-chance that is beta-distributed over frames; one retraining in seven is spoilt, a promise is kept to six tenths on average.
+chance that is beta-distributed over frames; one retraining in seven is spoilt, a promise is kept to six tenths on average. "with
+promise": a rule that takes the profile's word for what it saw; where labels are poisoned, that word is poisoned too.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ FRAMES = (3, 5, 8, 16, 32)
 BAD = 0.02
 #: What retrainings of recorded gates are taken to have promised: the mean gain of those of the eight cameras is about that.
 RECORDED = Belief(mean=0.05, sd=0.1)
-#: Standard error per root frame, where a recorded gate does not say its own.
-UNKNOWN_SD = 0.18
+#: Standard error times the root of the frames, where a recorded gate does not say its own; seen less true gains spread by about that.
+UNKNOWN_SD = 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,16 @@ def rules() -> dict[str, Rule]:
         found[f"margin {margin:g}"] = lambda g, m=margin: g.new - g.old > m
     for z in (0.5, 1.0, 1.64):
         found[f"z-test {z:g}"] = lambda g, z=z: g.new > g.old and g.new - g.old > z * (g.sd or UNKNOWN_SD)
-    for risk in (0.5, 0.4, 0.3, 0.2, 0.1):
-        found[f"posterior, risk {risk:g}"] = lambda g, r=risk: (
-            judge(g.old, g.new, gain_sd=g.sd, frames=g.frames, belief=g.belief, risk=r).admitted
-        )
+    for risk in (0.5, 0.4, 0.3, 0.25, 0.2, 0.1):
+        found[f"posterior, risk {risk:g}"] = lambda g, r=risk: _posterior(g, r, min(0.0, g.belief.mean))
+    for risk in (0.4, 0.25):
+        found[f"with promise, risk {risk:g}"] = lambda g, r=risk: _posterior(g, r, g.belief.mean)
     return found
+
+
+def _posterior(gate: Gate, risk: float, expected: float) -> bool:
+    belief = Belief(mean=expected, sd=gate.belief.sd)
+    return judge(gate.old, gate.new, gain_sd=gate.sd, frames=gate.frames, belief=belief, risk=risk).admitted
 
 
 def outcome(gates: Sequence[Gate], rule: Rule) -> tuple[float, float, float]:
@@ -110,8 +116,10 @@ def recorded(answers: Iterable[dict[str, Any]]) -> list[Gate]:
                     continue
                 key = (gate["stream"], gate["window"], gate["candidate"], round(gate["serving_f1"], 4), gate["frames"])
                 sd = gate.get("gain_sd") or UNKNOWN_SD / math.sqrt(max(2, gate["frames"]))
+                gain = gate.get("gain")
+                new = gate["candidate_f1"] if gain is None else gate["serving_f1"] + gain
                 seen[key] = Gate(
-                    old=gate["serving_f1"], new=gate["candidate_f1"], sd=sd, frames=gate["frames"], belief=RECORDED,
+                    old=gate["serving_f1"], new=new, sd=sd, frames=gate["frames"], belief=RECORDED,
                     true_gain=gate["candidate_true_f1"] - gate["serving_true_f1"],
                 )  # fmt: skip
     return list(seen.values())
