@@ -11,7 +11,7 @@ nobody knows; a window can be without objects, of one class, of five pictures or
     boxes over the border                          cut, when at least KEEP_AREA_FRAC of them is inside; else dropped
     sides under MIN_SIDE_PX                        dropped: no network here can see them
     boxes as large as the picture                  kept (somebody stands before the lens) and noted
-    one class only                                 trained on; noted, since class balance then has nothing to do
+    one class only                                 trained on; noted where classes are to be balanced, which then changes nothing
     fewer than FEW_PICTURES                        trained on; noted, since neither trials nor gate can tell much
     more than MAX_PICTURES                         so many of them, spread evenly over their time; noted
     pictures that cannot be read                   left out; noted
@@ -115,12 +115,18 @@ class CheckedSamples(Sequence[LabelledImage]):
 
 
 def looked_at(
-    samples: Sequence[LabelledImage], *, subject: str, max_pictures: int = MAX_PICTURES, refuse: bool = True
+    samples: Sequence[LabelledImage],
+    *,
+    subject: str,
+    max_pictures: int = MAX_PICTURES,
+    refuse: bool = True,
+    balance: bool = False,
 ) -> Generator[None, None, CheckedSamples]:
     """Looks at the labels of a training set, one picture per `next`; memory does not grow with its size.
 
     refuse: False for pictures that are only added to others (earlier windows): any number of any kind will do then, and only what was
-    dropped is noted. Raises JobError as the module's text says, its subject `subject` (the camera)."""
+    dropped is noted. balance: whether classes are to be balanced, which one class alone cannot be.
+    Raises JobError as the module's text says, its subject `subject` (the camera)."""
     if not len(samples) and refuse:
         raise JobError("there is nothing to train on", subject=subject, remedy="label some frames first", code="no_data")
     chosen = spread(len(samples), max_pictures)
@@ -144,7 +150,7 @@ def looked_at(
     notes = _label_notes(len(chosen) - len(rows), counts)
     if refuse:
         _refuse(presence, counts, subject)
-        notes += _set_notes(len(samples), len(chosen), presence)
+        notes += _set_notes(len(samples), len(chosen), presence, balance)
     return CheckedSamples(Subset(samples, readable), presence, notes, persons)
 
 
@@ -189,7 +195,7 @@ def _label_notes(unreadable: int, counts: LabelCounts) -> list[str]:
     return notes
 
 
-def _set_notes(n_all: int, n_chosen: int, presence: np.ndarray) -> list[str]:
+def _set_notes(n_all: int, n_chosen: int, presence: np.ndarray, balance: bool) -> list[str]:
     """What is unusual about the set as a whole."""
     n = len(presence)
     classes = np.flatnonzero(presence[:, :NOTHING].any(axis=0))
@@ -197,7 +203,7 @@ def _set_notes(n_all: int, n_chosen: int, presence: np.ndarray) -> list[str]:
     notes = []
     if n_chosen < n_all:
         notes.append(f"{n_all} labelled pictures: {n_chosen} of them are used, spread evenly")
-    if len(classes) == 1:
+    if balance and len(classes) == 1:
         notes.append(f"only one class is labelled ({CLASSES[classes[0]]}): there is nothing to balance")
     if empty > n / 2:
         notes.append(f"{empty} of {n} labelled pictures show nothing")

@@ -38,7 +38,7 @@ def retrain_steps(
     members: cameras whose labels are learned from together, each with an equal say (empty: only `stream`). on_note: hears what an
     operator should know of the labels. Raises JobError: those of `models.sanity`, and of `models.retrain`."""
     cameras = tuple(members) or (stream,)
-    train = yield from training_set(samples, cameras, window, subject=stream, on_note=on_note)
+    train = yield from training_set(samples, cameras, window, subject=stream, on_note=on_note, balance=config.balance)
     replay = yield from replay_set(
         samples, cameras, window, replay_windows, [config], n_train=len(train), serving=serving, on_note=on_note
     )
@@ -57,10 +57,10 @@ def retrain_steps(
 
 
 def training_set(
-    samples: Samples, cameras: Sequence[str], window: int, *, subject: str, on_note: OnNote = no_note
+    samples: Samples, cameras: Sequence[str], window: int, *, subject: str, on_note: OnNote = no_note, balance: bool = False
 ) -> Steps[CheckedSamples]:
     """The cameras' training labels of a window, looked at, one picture an iteration. Raises JobError (see `models.sanity`)."""
-    train = yield from looked_at(_pooled(samples, cameras, [window]), subject=subject)
+    train = yield from looked_at(_pooled(samples, cameras, [window]), subject=subject, balance=balance)
     for note in train.notes:
         on_note(note)
     return train

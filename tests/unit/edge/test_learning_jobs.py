@@ -364,7 +364,8 @@ def boxes(*xyxy: tuple[float, ...]) -> Detections:
 
 def test_what_was_dropped_from_the_labels_is_told() -> None:
     bad = boxes((1, 1, 15, 15), (17, 1, 31, 15), (np.nan, 1, 9, 9))
-    _, notes, _ = retrained(labelled({("a", 1): 6, ("a", 2): 20}, bad), FakeDetector(), replace(CONFIG, replay_frac=0.2))
+    config = replace(CONFIG, replay_frac=0.2, balance=True)
+    _, notes, _ = retrained(labelled({("a", 1): 6, ("a", 2): 20}, bad), FakeDetector(), config)
     assert notes == [
         "20 of 60 labelled boxes are not trained on: 20 broken",
         "only one class is labelled (person): there is nothing to balance",

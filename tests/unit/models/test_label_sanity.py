@@ -32,9 +32,9 @@ def picture(found: Detections) -> LabelledImage:
     return LabelledImage(image=np.zeros((HEIGHT, WIDTH, 3), np.uint8), labels=found)
 
 
-def looked(samples: Sequence[LabelledImage], *, refuse: bool = True) -> tuple[CheckedSamples, int]:
+def looked(samples: Sequence[LabelledImage], *, refuse: bool = True, balance: bool = False) -> tuple[CheckedSamples, int]:
     """What came of looking, and how many iterations it took."""
-    steps, n = looked_at(samples, subject="gate", refuse=refuse), 0
+    steps, n = looked_at(samples, subject="gate", refuse=refuse, balance=balance), 0
     while True:
         try:
             next(steps)
@@ -145,7 +145,9 @@ def test_background_is_allowed_but_a_set_without_objects_is_refused() -> None:
 def test_one_class_only_is_noted_and_leaves_nothing_to_balance() -> None:
     from models.retrain import balance_weights
 
-    checked, _ = looked([picture(labels(GOOD, classes=[2]))] * 12)
+    samples = [picture(labels(GOOD, classes=[2]))] * 12
+    assert looked(samples)[0].notes == (), "nothing hangs on it"
+    checked, _ = looked(samples, balance=True)
     assert checked.notes == ("only one class is labelled (car): there is nothing to balance",)
     assert balance_weights(checked.presence).tolist() == [1.0] * 12
 
