@@ -131,7 +131,7 @@ def settle_precision(detector: Detector, samples: Sequence[LabelledImage], *, ta
 
     def step_s(precision: Precision) -> float:
         times: list[float] = []
-        pictures = [samples[i % len(samples)] for i in range(3)]
+        pictures = [samples[i % len(samples)] for i in range(2)]  # the first warms up
         steps = retrain(detector.clone(), pictures, config, seed=0, task=task, precision=precision)
         while True:
             started_s = time.thread_time()
