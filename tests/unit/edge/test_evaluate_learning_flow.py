@@ -36,7 +36,7 @@ def test_cameras_that_have_learned_are_only_measured_and_it_costs_less(videos: l
     assert full["gpu_s_by_kind"]["look"] == full["gpu_s_by_kind"]["probe"] == 0
     assert spared["gpu_s_by_kind"]["look"] > 0
     assert spared["gpu_s_by_kind"]["probe"] > 0
-    assert spared["gpu_s_by_kind"]["label"] < 0.8 * full["gpu_s_by_kind"]["label"]
+    assert spared["gpu_s_by_kind"]["label"] < 0.9 * full["gpu_s_by_kind"]["label"]
     assert spared["gpu_s_by_kind"]["profile"] < full["gpu_s_by_kind"]["profile"]
     assert spared["mean_f1"] > full["mean_f1"] - 0.03
     assert any("only measured" in reason for plan in spared["plans"] for reason in plan["reasons"])
