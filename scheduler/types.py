@@ -142,7 +142,8 @@ class FrameLook:
     sharpness: variance of the Laplacian, log1p; all of the frame scaled to 160 px. confidence: mean score of the serving model's
     detections (0 without any); objects: how many; class_frac: their classes; embedding: the model's pooled features, projected to a
     few numbers (`models.embedding`); tint: mean red against blue and green against both, 0-1, 0.5 without colour; layout: where the
-    picture is light and where edges are, coarsely, 0-1 (`models.embedding`); each empty: unknown. Raises ValueError for a number that is not finite."""
+    picture is light and where edges are, coarsely, 0-1 (`models.embedding`); each empty: unknown. Raises ValueError for a number
+    that is not finite."""
 
     brightness: float
     contrast: float
