@@ -343,21 +343,43 @@ def test_forms_are_bounded_however_many_shapes_come(detector: Detector, pictures
     assert len(made) == 2
 
 
-def test_a_form_that_fails_hands_back_to_the_trained_model(detector: Detector, pictures: list[np.ndarray]) -> None:
-    class Broken:
-        memory_mib = 1.0
+class Faulty:
+    """Runs once as it should (when it is prepared), then `fault`."""
 
-        def run(self, array: np.ndarray) -> list[np.ndarray]:
+    memory_mib = 1.0
+
+    def __init__(self, inner: served_module.Form, fault: str) -> None:
+        self._inner, self._fault, self.runs = inner, fault, 0
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        self.runs += 1
+        if self._fault == "nan":
+            return [np.full_like(output, np.nan) for output in self._inner.run(array)]
+        if self.runs > 1:
             raise RuntimeError("kernel fault")
+        return self._inner.run(array)
 
-        def close(self) -> None: ...
+    def close(self) -> None: ...
 
-    served = ServedDetector(detector, OnnxRuntime(), lambda body, shape: Broken(), aside=lambda work: work())
+
+def faulty(fault: str) -> Callable[[ServedBody, ShapePx], served_module.Form]:
+    return lambda body, shape: Faulty(TorchRuntime().start({}, body, shape), fault)
+
+
+def test_a_form_that_fails_hands_back_to_the_trained_model(detector: Detector, pictures: list[np.ndarray]) -> None:
+    served = ServedDetector(detector, OnnxRuntime(), faulty("throws"), aside=lambda work: work())
     served.prepare(pictures[0])
     for _ in range(2):
         assert np.array_equal(served.predict(pictures[:1])[0].xyxy, detector.predict(pictures[:1])[0].xyxy)
     assert "kernel fault" in served.last_error
     assert served.memory_mib == 0
+
+
+def test_a_form_that_gives_nan_is_not_taken(detector: Detector, pictures: list[np.ndarray]) -> None:
+    served = ServedDetector(detector, OnnxRuntime(), faulty("nan"))
+    with pytest.raises(DriftboxError, match="NaN"):
+        served.prepare(pictures[0])
+    assert np.array_equal(served.predict(pictures[:1])[0].xyxy, detector.predict(pictures[:1])[0].xyxy)
 
 
 def test_a_form_that_cannot_be_made_aside_leaves_the_trained_model(detector: Detector, pictures: list[np.ndarray]) -> None:
