@@ -34,7 +34,8 @@ SHARES_SPAN_S = 10.0
 QUALITY_POINTS = 200
 MODELS_SHOWN = 50
 
-_KINDS = {"infer": "inference", "train": "retraining", "label": "preparation", "profile": "preparation", "gate": "gate"}
+_PREPARATION = dict.fromkeys(("reference", "look", "label", "relabel", "probe", "profile"), "preparation")
+_KINDS = {"infer": "inference", "train": "retraining", "gate": "gate", **_PREPARATION}
 #: One colour per class (RGB), easy to tell apart also with colour-blind eyes.
 _COLOURS = ((255, 214, 10), (86, 180, 233), (0, 200, 140), (230, 159, 0), (204, 121, 167), (213, 94, 0), (240, 228, 200))
 
