@@ -107,12 +107,16 @@ class ServedDetector:
             known = shape_px in self._forms
             self._asked.add(shape_px)
         if not known:
-            form = self._opener(self._body, shape_px)
-            if not all(np.isfinite(output).all() for output in form.run(array)):
-                form.close()
-                text = f"the {self.runtime.name} form gives numbers that are none (NaN or infinite)"
-                raise DriftboxError(text, subject=self.spec.arch)
-            self._add(shape_px, form)
+            self._add(shape_px, self._opened(shape_px, array))
+
+    def _opened(self, shape_px: ShapePx, array: np.ndarray) -> Form:
+        """The form of a shape, run once. Raises DriftboxError when what it says is no number."""
+        form = self._opener(self._body, shape_px)
+        if not all(np.isfinite(output).all() for output in form.run(array)):
+            form.close()
+            text = f"the {self.runtime.name} form gives numbers that are none (NaN or infinite)"
+            raise DriftboxError(text, subject=self.spec.arch)
+        return form
 
     def _add(self, shape_px: ShapePx, form: Form) -> None:
         with self._lock:
@@ -136,7 +140,7 @@ class ServedDetector:
     def _one(self, image: np.ndarray, score_min: float) -> Detections:
         array, context = self._body.encode(image)
         shape_px = (int(array.shape[2]), int(array.shape[3]))
-        form = self._form(shape_px)
+        form = self._form(shape_px, array)
         if form is not None:
             try:
                 return self._body.decode(form.run(array), context, score_min)
@@ -144,7 +148,7 @@ class ServedDetector:
                 self._gave_up(shape_px, f"{type(error).__name__}: {error}")
         return self.trained.predict([image], score_min=score_min)[0]
 
-    def _form(self, shape_px: ShapePx) -> Form | None:
+    def _form(self, shape_px: ShapePx, array: np.ndarray) -> Form | None:
         with self._lock:
             form = self._forms.get(shape_px)
             if form is not None:
@@ -154,12 +158,12 @@ class ServedDetector:
             if self._aside is None or shape_px in self._asked or len(self._asked) >= self._max_forms:
                 return None
             self._asked.add(shape_px)
-        self._aside(lambda: self._open_aside(shape_px))
+        self._aside(lambda: self._open_aside(shape_px, array))
         return None
 
-    def _open_aside(self, shape_px: ShapePx) -> None:
+    def _open_aside(self, shape_px: ShapePx, array: np.ndarray) -> None:
         try:
-            self._add(shape_px, self._opener(self._body, shape_px))
+            self._add(shape_px, self._opened(shape_px, array))
         except Exception as error:  # the trained model goes on answering
             self._gave_up(shape_px, f"{type(error).__name__}: {error}")
 
