@@ -36,8 +36,8 @@ GOLDEN, GOLDEN_SCORE_MIN = "yolo26s@640", 0.4
 #: Pictures labelled of each video, and the part of them that is learnt from.
 PICTURES, TRAIN_FRAC = 48, 0.6
 CONFIGS = (
-    RetrainConfig(name="head", epochs=5, batch=8, layers_frac=0.05, lr=1e-3),
-    RetrainConfig(name="head, 64 added", epochs=5, batch=8, layers_frac=0.05, lr=1e-3, head_neurons=64),
+    RetrainConfig(name="head", epochs=5, batch=8, layers_frac=0.05, lr=3e-3),
+    RetrainConfig(name="head, 64 added", epochs=5, batch=8, layers_frac=0.05, lr=3e-3, head_neurons=64),
     RetrainConfig(name="all layers", epochs=5, batch=8, layers_frac=1.0, lr=3e-4),
 )
 
@@ -92,6 +92,7 @@ def rows_of(video: str, name: str, train: Sequence[LabelledImage], judge: Sequen
     model = CLASSIFICATION.load(name)
     print(f"  {name}: {crop_ms(model, judge):.1f} ms per crop at {model.spec.input_px} px", flush=True)
     rows = [Row(video=video, model=name, what="zero-shot", accuracy=accuracy(model, judge))]
+    print(f"  {name}, zero-shot: {rows[0].accuracy:.3f}", flush=True)
     for config in CONFIGS:
         started_s = time.process_time()
         run = trained(model, train, config)
@@ -122,6 +123,7 @@ def main(folder: Path, videos: Sequence[str]) -> None:
         regions = [sum(len(s.labels) for s in part) for part in (train, judge)]
         print(f"{video}: {len(train)} pictures, {regions[0]} regions to learn; {len(judge)}, {regions[1]} to judge", flush=True)
         rows.append(Row(video=video, model="-", what="always one", accuracy=commonest_frac(judge)))
+        print(f"  always one: {rows[-1].accuracy:.3f}", flush=True)
         for name in MODELS:
             rows += rows_of(video, name, train, judge)
     print_rows(rows)
