@@ -417,6 +417,7 @@ def test_a_rollback_to_damaged_weights_is_refused_and_the_box_goes_on(tmp_path: 
     with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
         swapped = box.wait_for(ev.SwapDone, "a")
         box.wait(lambda: box.watched["a"].worker.version() == swapped.version, "the new model serves")
+        box.watched["a"].worker._previous = None  # it is out of memory by now, so that its files are read
         (box.folder.version_dir("a", "a-000001") / "model.safetensors").write_bytes(b"rubbish")
         with Store(box.folder.db_path) as other:
             other.serve("a-000001", at_utc=0.0, reason="rolled back by the operator")
