@@ -13,6 +13,7 @@ from edge.costs import CostProfile
 from edge.evaluate.studio import EvaluateOptions, Studio
 from edge.evaluate.world import EvaluateWorld, Record, profiling_gpu_s
 from scheduler.commands import ReportPlan
+from scheduler.ekya import microprofile
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import BoxStarted, CameraAdded, Event, ProfileDone
 from scheduler.registry import needs
@@ -24,7 +25,8 @@ from scheduler.types import Drift, KnobProfile, RetrainConfig, RetrainOption, Wi
 class PolicyResult:
     """mean_f1: over windows 1.. and streams (window 0 has nothing to learn from); videos: the same per stream; f1: [stream][window],
     all windows. retrainings: started; finished and admitted of them. gpu_s: compute of labelling, profiling, retraining and gates,
-    jobs that were cut by a window's end included; gpu_s_by_kind: the same per kind."""
+    jobs that were cut by a window's end included; gpu_s_by_kind: the same per kind. predicted: (stream, window, configuration) -> what
+    the micro-profiler said of it; exhaustive_gpu_s: what carrying out all that was profiled would have cost instead."""
 
     policy: str
     mean_f1: float
@@ -38,6 +40,8 @@ class PolicyResult:
     record: Record
     plans: list[dict[str, Any]]
     profiled: dict[tuple[str, int], ProfileDone]
+    predicted: dict[tuple[str, int, str], float]
+    exhaustive_gpu_s: float
 
     def as_dict(self) -> dict[str, Any]:
         """What is printed for this policy (design 3.1), with what it did beside it."""
@@ -48,9 +52,14 @@ class PolicyResult:
             "videos": {k: round(v, 4) for k, v in self.videos.items()},
             "f1_per_window": {k: [round(x, 4) for x in v] for k, v in self.f1.items()},
             "trainings": [
-                {"video": t.stream, "window": t.window, "config": t.config, "f1": round(t.quality, 4)}
+                {
+                    "video": t.stream, "window": t.window, "config": t.config, "f1": round(t.quality, 4),
+                    "predicted_f1": _rounded(self.predicted.get((t.stream, t.window, t.config))),
+                    "held_out_f1": _rounded(t.held_out),
+                }
                 for t in self.record.trainings
             ],
+            "profiles": len(self.profiled), "exhaustive_gpu_s": round(self.exhaustive_gpu_s, 1),
             "gates": [{k: round(v, 4) if isinstance(v, float) else v for k, v in gate.items()} for gate in self.record.gates],
             "swaps": self.record.swaps,
             "probes": self.record.probes,
@@ -102,11 +111,13 @@ def run_policy(
     driver.run([*_cameras(studio, knobs), BoxStarted(at_s=0.0, window=0)], until_s=end_s)
     f1 = world.shown_f1()
     videos = {stream: float(np.mean(values[1:] or values)) for stream, values in f1.items()}
+    profiled = _profiled(driver, options)
     return PolicyResult(
         policy=shown_as, mean_f1=float(np.mean(list(videos.values()))), retrainings=world.record.retrainings,
         finished=len(world.record.trainings), admitted=world.record.admitted, gpu_s=sum(driver.used_gpu_s.values()),
         gpu_s_by_kind=dict(driver.used_gpu_s), videos=videos, f1=f1, record=world.record, plans=_plans(driver),
-        profiled=_profiled(driver, options),
+        profiled=profiled, predicted=_predicted(profiled, options.engine.retrain),
+        exhaustive_gpu_s=sum(_exhaustive_gpu_s(studio, done) for done in profiled.values()),
     )  # fmt: skip
 
 
@@ -138,6 +149,23 @@ def _profiled(driver: VirtualDriver, options: EvaluateOptions) -> dict[tuple[str
     """(stream, window) -> what the micro-profiler found."""
     answers = [event for event, _ in driver.log if isinstance(event, ProfileDone)]
     return {(event.stream, int(event.at_s // options.window_s)): event for event in answers}
+
+
+def _predicted(
+    profiled: dict[tuple[str, int], ProfileDone], configs: Sequence[RetrainConfig]
+) -> dict[tuple[str, int, str], float]:
+    return {
+        (stream, window, option.name): option.end_quality
+        for (stream, window), done in profiled.items()
+        for option in microprofile.options(done.trials, configs, n_train=done.n_train)
+    }
+
+
+def _exhaustive_gpu_s(studio: Studio, done: ProfileDone) -> float:
+    """What retraining every configuration whose family was tried would have cost: profiling without a micro-profiler."""
+    tried = {microprofile.family_key(trial.config) for trial in done.trials}
+    configs = [c for c in studio.options.engine.retrain if microprofile.family_key(c) in tried]
+    return sum(studio.costs.retrain_gpu_s(config, max(1, done.n_train)) for config in configs)
 
 
 def engine_config(options: EvaluateOptions, costs: CostProfile, retrain: Iterable[RetrainConfig]) -> EngineConfig:
@@ -176,6 +204,11 @@ def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, An
             "seed": options.seed, "iou_min": options.scoring.iou_min, "score_min": options.scoring.score_min,
             "golden_score_min": options.scoring.golden_score_min, "drift": options.engine.drift,
             "reuse": options.engine.reuse, "group": options.engine.group,
+        },
+        "undisturbed": {
+            s: round(float(np.mean([studio.window_f1(s, w, studio.base_version) for w in range(1, options.windows)])), 4)
+            for s in sorted(studio.footage)
+            if options.windows > 1
         },
         "full_rate_pct": round(sum(map(studio.full_pct, studio.footage)), 1),
         "knobs": {s: {k.name: k.quality_frac for k in studio.knobs(s)} for s in sorted(studio.footage)},

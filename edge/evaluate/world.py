@@ -59,7 +59,8 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A retraining that ended in time. quality: F1 on the window's evaluation frames, which the box never sees."""
+    """A retraining that ended in time. quality: on the window's evaluation frames, which the box never sees; held_out: on the held-out
+    labels of the window it learned from, which is what its micro-profile predicted (None without such labels)."""
 
     stream: str
     window: int
@@ -67,6 +68,7 @@ class Training:
     parent: str
     version: str
     quality: float
+    held_out: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -301,7 +303,7 @@ class EvaluateWorld:
             self.record.trainings.append(
                 Training(
                     stream=command.stream, window=command.window + 1, config=config.name, parent=command.version,
-                    version=version, quality=quality,
+                    version=version, quality=quality, held_out=self._held_out(command, version),
                 )
             )  # fmt: skip
             return RetrainDone(
@@ -311,6 +313,13 @@ class EvaluateWorld:
 
         milestones = tuple((init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
         return Work(gpu_s=total, finish=finish, milestones=milestones)
+
+    def _held_out(self, command: StartRetraining, version: str) -> float | None:
+        """Quality of a trained model on the labels that its trials were judged by."""
+        refs = [r for r in self.samples.sampled(command.stream, command.window) if self.samples.split(r) == "holdout"]
+        model = self._remembered(command.stream, version)
+        steps = jobs.quality_steps(self.samples, self._studio.task, model, refs, self._options.scoring, jobs.no_yield)
+        return jobs.quality_of(jobs.run_at_once(steps))
 
     def _version(self, command: StartRetraining) -> str:
         """What the trained model will be: the same parent, data, configuration and seed make the same model."""

@@ -1,6 +1,18 @@
 """The learning jobs: look, probe, label, profile, retrain, gate. What they share is in `edge.jobs.base`."""
 
-from edge.jobs.base import SampleRef, Samples, Steps, no_yield, pools, quality_of, run_at_once, run_in_lane, split_of, spread
+from edge.jobs.base import (
+    SampleRef,
+    Samples,
+    Steps,
+    no_yield,
+    pools,
+    quality_of,
+    quality_steps,
+    run_at_once,
+    run_in_lane,
+    split_of,
+    spread,
+)
 from edge.jobs.gate import GateResult, gate_refs, gate_steps, older_refs
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps
@@ -33,6 +45,7 @@ __all__ = [
     "probe_steps",
     "profile_steps",
     "quality_of",
+    "quality_steps",
     "retrain_steps",
     "run_at_once",
     "run_in_lane",

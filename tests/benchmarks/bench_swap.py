@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from configs.errors import DriftboxError
 from configs.load import load_config
@@ -64,13 +66,32 @@ def main() -> None:
     parser.add_argument(
         "--models", default="tinydet-edge,yolov8n@320", help="separated by commas; left out where weights are absent"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also written there, for `bench learning`")
     args = parser.parse_args()
+    found: list[Numbers] = []
     for model in args.models.split(","):
         for serving in args.serving.split(","):
             try:
-                report(measure(model, serving, fps=args.fps, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows))
+                numbers = measure(
+                    model, serving, fps=args.fps, swaps=args.swaps, rollbacks=args.rollbacks, shadows=args.shadows
+                )
+                found.append(numbers)
+                report(numbers)
             except DriftboxError as error:
                 print(f"{model}: left out: {error}")
+    if args.json:
+        args.json.write_text(json.dumps([summary(numbers) for numbers in found], indent=1), encoding="utf-8")
+
+
+def summary(n: Numbers) -> dict[str, Any]:
+    """The figures of the learning table. missed: whole frame intervals without a frame, over the exchanges; quiet_missed: the same per
+    1,000 gaps while nothing is swapped."""
+    settled = n.rss_mib[WARM_UP // 50 - 1 :]
+    return {
+        "model": n.model, "swaps": len(n.swaps), "missed": sum(s.missed_frames for s in n.swaps),
+        "quiet_missed": 1000 * missed(n.quiet_gaps_s, 1 / n.fps) / max(1, len(n.quiet_gaps_s)),
+        "rollback_s": max(n.back_s, default=None), "rss_mib": [settled[0], settled[-1]] if settled else [],
+    }  # fmt: skip
 
 
 def measure(model: str, serving: str, *, fps: float, swaps: int, rollbacks: int, shadows: int) -> Numbers:

@@ -1,0 +1,429 @@
+"""What continuous learning is worth on real videos: every number of the learning table, measured, beside its anchor. Resumable.
+
+Run: driftbox bench learning [--data DIR] [--cache DIR] [--jobs 2] [--only main,compute,recurring,other] [--page docs/learning.md]
+
+Each part is a few runs of `driftbox evaluate` (the command is printed), or of another benchmark of this folder, in a process of its own.
+What a run answers is kept in the cache folder: a second call, or one after an interruption, does only what is missing. Virtual time,
+one GPU as in docs/evaluation.md; costs are those of `configs/scenarios/eight_cameras_costs.json`, so plans do not depend on this
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.weights import cache_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCENARIOS = ROOT / "configs" / "scenarios"
+#: Eight streams each, sixteen videos in all.
+SETS = ("eight_cameras", "eight_more_cameras")
+EDGE, GOLDEN = "yolov8n@320", "yolo26l@640"
+#: The box's default, the paper's thief, the six fixed splits, and nothing.
+BOX, THIEF, NONE = "lookahead", "thief-repeat", "no-retrain"
+SHARES = (30, 50, 90)
+UNIFORM = tuple(f"uniform({config},{share})" for config in ("high", "low") for share in SHARES)
+#: Times the compute at which uniform is tried.
+COMPUTE = (2, 4)
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One `driftbox evaluate`. lane: runs of a lane follow each other, since they share labels and trainings; name: unique."""
+
+    name: str
+    lane: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """ok: None where nothing is promised or nothing was measured."""
+
+    what: str
+    anchor: str
+    to_reach: str
+    measured: str
+    ok: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where things are. data: folder of real videos and weights; cache: answers, labels, trained models."""
+
+    data: Path
+    cache: Path
+    jobs: int = 2
+
+    def answer(self, run: Run) -> Answer | None:
+        path = self._path(run)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def keep(self, run: Run, answer: Answer) -> None:
+        path = self._path(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(answer))
+        part.replace(path)
+
+    def command(self, run: Run) -> list[str]:
+        return [
+            "driftbox",
+            "evaluate",
+            *run.arguments,
+            "--footage",
+            str(self.data / "videos"),
+            "--cache",
+            str(self.cache / "memo"),
+            "--json",
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """One thread a process; a weights folder that the caller names wins."""
+        weights = {"DRIFTBOX_WEIGHTS": str(self.data / "weights")} | {
+            k: v for k, v in os.environ.items() if k == "DRIFTBOX_WEIGHTS"
+        }
+        return {**os.environ, **weights, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+    def _path(self, run: Run) -> Path:
+        return self.cache / "answers" / f"{run.name}.json"
+
+
+def evaluate_run(name: str, scenario: str, policy: str, *extra: str, gpus: float = 1, windows: int = 5) -> Run:
+    """A run of one policy over a scenario file, with the box of docs/learning.md."""
+    return Run(
+        name=name, lane=scenario,
+        arguments=(
+            "--scenario", str(SCENARIOS / f"{scenario}.yaml"), "--config", str(SCENARIOS / "learning_box.yaml"),
+            "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", "2", "--gpus", f"{gpus:g}",
+            "--edge", EDGE, "--golden", GOLDEN, "--policy", policy, "--windows", str(windows), "--window-s", "200",
+            "--fps", "12", "--label-frames", "20", "--judged-frames", "12", *extra,
+        ),
+    )  # fmt: skip
+
+
+def named(policy: str) -> str:
+    return policy.replace("(", "-").replace(")", "").replace(",", "-")
+
+
+def main_runs() -> list[Run]:
+    return [
+        evaluate_run(f"{scenario}.{named(policy)}", scenario, policy)
+        for scenario in SETS
+        for policy in (NONE, BOX, THIEF, *UNIFORM)
+    ]
+
+
+def compute_runs() -> list[Run]:
+    return [
+        evaluate_run(f"{scenario}.{named(policy)}.{gpus}gpus", scenario, policy, gpus=gpus)
+        for scenario in SETS
+        for gpus in COMPUTE
+        for policy in UNIFORM
+    ]
+
+
+def recurring_runs() -> list[Run]:
+    return [
+        evaluate_run(f"recurring.{switch.strip('-')}", "recurring", BOX, switch, windows=8)
+        for switch in ("--no-reuse", "--reuse")
+    ]
+
+
+def run_all(bench: Bench, runs: Sequence[Run], say: Callable[[str], None]) -> None:
+    """Does what has no answer yet: lanes side by side, the runs of a lane one after the other."""
+    missing = [run for run in runs if bench.answer(run) is None]
+    lanes: dict[str, list[Run]] = {}
+    for run in missing:
+        lanes.setdefault(run.lane, []).append(run)
+    say(f"{len(runs) - len(missing)} of {len(runs)} runs are in the cache; {len(missing)} to do in {len(lanes)} lanes")
+    with ThreadPoolExecutor(bench.jobs) as pool:
+        list(pool.map(lambda lane: [_do(bench, run, say) for run in lane], lanes.values()))
+
+
+def _do(bench: Bench, run: Run, say: Callable[[str], None]) -> None:
+    command = bench.command(run)
+    say(f"{run.name}: {' '.join(command)}")
+    started_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "edge", *command[1:]], capture_output=True, text=True, env=bench.environment(), check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{run.name} failed:\n{done.stderr[-2000:]}")
+    bench.keep(run, json.loads(done.stdout))
+    say(f"{run.name}: done in {time.monotonic() - started_s:.0f} s")
+
+
+def result(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The one policy of a run's answer."""
+    return answer["policies"][0]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """Reads the answers of the main runs; a set whose runs are not all there is left out."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.sets = [s for s in SETS if all(bench.answer(run) for run in main_runs() if run.lane == s)]
+
+    def answer(self, scenario: str, policy: str, *, gpus: int = 1) -> Answer | None:
+        suffix = "" if gpus == 1 else f".{gpus}gpus"
+        return self._bench.answer(Run(name=f"{scenario}.{named(policy)}{suffix}", lane=scenario, arguments=()))
+
+    def of(self, scenario: str, policy: str, *, gpus: int = 1) -> dict[str, Any] | None:
+        answer = self.answer(scenario, policy, gpus=gpus)
+        return result(answer) if answer else None
+
+    def f1(self, scenario: str, policy: str, *, gpus: int = 1) -> float:
+        found = self.of(scenario, policy, gpus=gpus)
+        return found["mean_f1"] if found else float("nan")
+
+    def mean(self, policy: str, *, gpus: int = 1) -> float:
+        return statistics.fmean(self.f1(s, policy, gpus=gpus) for s in self.sets)
+
+    def videos(self, policy: str) -> dict[str, float]:
+        """video -> mean F1 over its windows."""
+        return {video: f1 for s in self.sets for video, f1 in (self.of(s, policy) or {"videos": {}})["videos"].items()}
+
+    def gaps(self) -> dict[str, float]:
+        """video -> what the edge model as delivered misses of the golden one's F1 (which is 1 by definition), every frame analysed."""
+        answers = [answer for s in self.sets if (answer := self.answer(s, NONE))]
+        return {video: 1 - f1 for answer in answers for video, f1 in answer["undisturbed"].items()}
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """Every number of the issue that has been measured so far."""
+    table = Table(bench)
+    if table.sets:
+        yield _against_nothing(table)
+        yield from _against_uniform(table)
+        yield _compute(table)
+        yield from _micro_profile(table)
+    yield from _reuse(bench)
+    yield from _bad_retrains(bench)
+    yield from _swaps(bench)
+    yield from _int8(bench)
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f} points"
+
+
+def _against_nothing(table: Table) -> Row:
+    box, none, gaps = table.videos(BOX), table.videos(NONE), table.gaps()
+    wide = [video for video in box if gaps[video] > 0.2]
+    gain = statistics.fmean(box[v] - none[v] for v in wide)
+    everywhere = statistics.fmean(box[v] - none[v] for v in box)
+    return Row(
+        what=f"mean F1, {BOX} against {NONE}, videos where golden and edge differ by more than 20 points ({len(wide)} of {len(box)})",
+        anchor="up to +22 points (Ekya, continuous against one-off)", to_reach=">= +10 points",
+        measured=f"{_points(gain)}; all videos {_points(everywhere)}", ok=gain >= 0.10,
+    )  # fmt: skip
+
+
+def _against_uniform(table: Table) -> Iterator[Row]:
+    for policy in (BOX, THIEF):
+        against = {s: sorted(table.f1(s, u) for u in UNIFORM) for s in table.sets}
+        best = statistics.fmean(table.f1(s, policy) - f1s[-1] for s, f1s in against.items())
+        worst = statistics.fmean(table.f1(s, policy) - f1s[0] for s, f1s in against.items())
+        each = "; ".join(f"{s}: {table.f1(s, policy):.3f} against {f1s[0]:.3f}-{f1s[-1]:.3f}" for s, f1s in against.items())
+        yield Row(
+            what=f"{policy} against the best and the worst uniform, 8 streams, 1 GPU", anchor="+11 / +29 points",
+            to_reach=">= +5 / >= +15", measured=f"{_points(best)} / {_points(worst)} ({each})", ok=best >= 0.05 and worst >= 0.15,
+        )  # fmt: skip
+
+
+def _compute(table: Table) -> Row:
+    """The least compute at which any uniform reaches what the box reaches with one GPU."""
+    aim = table.mean(BOX)
+    best = {gpus: max(table.mean(u, gpus=gpus) for u in UNIFORM) for gpus in (1, *COMPUTE)}
+    enough = next((gpus for gpus, f1 in best.items() if f1 >= aim), None)
+    shown = ", ".join(f"{gpus}x {f1:.3f}" for gpus, f1 in best.items())
+    known = not any(math.isnan(f1) for f1 in best.values())
+    return Row(
+        what=f"compute for uniform to match {BOX} at 1x ({aim:.3f})", anchor="4x", to_reach=">= 4x",
+        measured=f"{f'{enough}x' if enough else f'more than {max(COMPUTE)}x'} ({shown})",
+        ok=(enough is None or enough >= 4) if known else None,
+    )  # fmt: skip
+
+
+def _micro_profile(table: Table) -> Iterator[Row]:
+    trainings = [t for s in table.sets for p in (BOX, THIEF) for t in (table.of(s, p) or {})["trainings"]]
+    errors = [abs(t["predicted_f1"] - t["held_out_f1"]) for t in trainings if t.get("predicted_f1") is not None]
+    if errors:
+        median = statistics.median(errors)
+        yield Row(
+            what=f"micro-profile error, median over {len(errors)} retrainings (same held-out labels)", anchor="5.8 points",
+            to_reach="<= 5 points", measured=f"{100 * median:.1f} points (mean {100 * statistics.fmean(errors):.1f})",
+            ok=median <= 0.05,
+        )  # fmt: skip
+    found = [answer for s in table.sets for p in (BOX, THIEF) if (answer := table.of(s, p)) and answer["profiles"]]
+    if found:
+        profile, exhaustive = (sum(values) for values in zip(*map(_profile_gpu_s, found), strict=True))
+        yield Row(
+            what="micro-profile cost against carrying out every configuration", anchor="100x cheaper", to_reach=">= 100x",
+            measured=f"{exhaustive / profile:.0f}x ({profile:.0f} against {exhaustive:.0f} GPU-s)", ok=exhaustive >= 100 * profile,
+        )  # fmt: skip
+
+
+def _profile_gpu_s(answer: Mapping[str, Any]) -> tuple[float, float]:
+    return answer["gpu_s_by_kind"]["profile"], answer["exhaustive_gpu_s"]
+
+
+def _reuse(bench: Bench) -> Iterator[Row]:
+    answers = {run.name: bench.answer(run) for run in recurring_runs()}
+    if not all(answers.values()):
+        return
+    alone, reuse = (result(answer) for answer in answers.values() if answer)
+    trained = [sum(r["gpu_s_by_kind"].get(k, 0.0) for k in ("profile", "train", "gate", "probe")) for r in (alone, reuse)]
+    gain, part = reuse["mean_f1"] - alone["mean_f1"], trained[1] / max(trained[0], 1e-9)
+    yield Row(
+        what="reuse + retrain against retrain alone, recurring drift", anchor="RECL; AdaInf +21 % accuracy",
+        to_reach=">= +3 points or half the GPU-seconds",
+        measured=f"{_points(gain)} ({alone['mean_f1']:.3f} -> {reuse['mean_f1']:.3f}), "
+        f"{part:.2f} of the GPU-seconds after labelling ({trained[0]:.0f} -> {trained[1]:.0f})",
+        ok=gain >= 0.03 or part <= 0.5,
+    )  # fmt: skip
+
+
+def print_rows(found: Sequence[Row]) -> None:
+    for row in found:
+        mark = {True: "reached", False: "MISSED", None: "-"}[row.ok]
+        print(
+            f"{mark:<8} {row.what}\n           anchor: {row.anchor}; to reach: {row.to_reach}\n           measured: {row.measured}"
+        )
+
+
+# --- other benchmarks of this folder ----------------------------------------------------------------------------------
+
+#: name -> script and arguments; each writes JSON, to a file where {} stands, else to its output.
+OTHERS: dict[str, tuple[str, ...]] = {
+    "bad_retrains": ("bad_retrains.py", "--tries", "1000", "--json"),
+    "models": ("bench_models.py", "--models", "yolov8n@320", "--variants", "torch,openvino,openvino-int8", "--json", "{}"),
+    "swap": ("bench_swap.py", "--swaps", "1000", "--serving", "trained", "--models", "tinydet-edge", "--json", "{}"),
+}
+
+
+def other_run(name: str) -> Run:
+    return Run(name=f"other.{name}", lane="other", arguments=())
+
+
+def run_others(bench: Bench, say: Callable[[str], None]) -> None:
+    """One after the other and nothing beside: they measure speed."""
+    for name, (script, *arguments) in OTHERS.items():
+        if bench.answer(other_run(name)) is not None:
+            continue
+        say(f"{script} {' '.join(arguments)}")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "answer.json"
+            words = [str(file) if word == "{}" else word for word in arguments]
+            command = [sys.executable, str(ROOT / "tests" / "benchmarks" / script), *words]
+            done = subprocess.run(command, capture_output=True, text=True, env=bench.environment(), check=False)
+            text = file.read_text() if file.exists() else done.stdout
+        try:
+            bench.keep(other_run(name), {"answer": json.loads(text)})
+        except ValueError:
+            say(f"{script} ended with code {done.returncode} and no answer: {done.stderr[-500:]}")
+
+
+def _bad_retrains(bench: Bench) -> Iterator[Row]:
+    if (found := bench.answer(other_run("bad_retrains"))) is None:
+        return
+    answer = found["answer"]
+    yield Row(
+        what="bad retrains (poisoned labels, NaN, wrong classes) taken live", anchor="-", to_reach="0 in 1,000",
+        measured=f"{answer['taken']} in {answer['tries']} (the gate alone; shadow and rollback come on top)",
+        ok=answer["taken"] == 0 and answer["tries"] >= 1000,
+    )  # fmt: skip
+
+
+def _swaps(bench: Bench) -> Iterator[Row]:
+    for n in (bench.answer(other_run("swap")) or {"answer": []})["answer"]:
+        growth_mib = n["rss_mib"][1] - n["rss_mib"][0] if n["rss_mib"] else float("nan")
+        yield Row(
+            what=f"swaps on a running box: {n['model']}", anchor="kills and restarts its actor (Ekya)",
+            to_reach="no frame interval missed, rollback <= 1 s, 1,000 swaps with flat memory",
+            measured=f"{n['missed']} intervals missed in {n['swaps']} exchanges ({n['quiet_missed']:.1f} per 1,000 without swaps), "
+            f"rollback {n['rollback_s']:.2f} s at most, memory {growth_mib:+.1f} MiB",
+            ok=n["missed"] == 0 and n["rollback_s"] <= 1.0 and growth_mib < 10,
+        )  # fmt: skip
+
+
+def _int8(bench: Bench) -> Iterator[Row]:
+    if (found := bench.answer(other_run("models"))) is None:
+        return
+    for row in found["answer"]:
+        if row["variant"] != "openvino-int8":
+            continue
+        whole = next(r for r in found["answer"] if r["model"] == row["model"] and r["variant"] == "torch")
+        speed, lost = row["fps"] / whole["fps"], whole["f1"] - row["f1"]
+        yield Row(
+            what=f"int8 on CPU, {row['model']}", anchor="fp32 torch", to_reach=">= 2.5x frames/s, <= 1 point of F1 lost",
+            measured=f"{speed:.2f}x, {100 * lost:+.1f} points lost", ok=speed >= 2.5 and lost <= 0.01,
+        )  # fmt: skip
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+PARTS = ("main", "compute", "recurring", "other")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder with videos/ and weights/")
+    parser.add_argument("--cache", type=Path, default=cache_dir() / "bench-learning")
+    parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    args = parser.parse_args()
+    if not (args.data / "videos").is_dir():
+        raise SystemExit(f"{args.data} holds no videos: name the folder of videos/ and weights/ with --data")
+    bench = Bench(data=args.data.resolve(), cache=args.cache, jobs=args.jobs)
+    parts = args.only.split(",")
+    runs = {"main": main_runs, "compute": compute_runs, "recurring": recurring_runs}
+    started_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started_s:6.0f} s] {text}", file=sys.stderr, flush=True)
+
+    run_all(bench, [run for part in parts if part in runs for run in runs[part]()], say)
+    if "other" in parts:
+        run_others(bench, say)
+    print_videos(bench)
+    print_rows(list(rows(bench)))
+
+
+def print_videos(bench: Bench) -> None:
+    """Every video, every policy."""
+    table = Table(bench)
+    policies, gaps = (BOX, THIEF, *UNIFORM, NONE), table.gaps()
+    for scenario in table.sets:
+        print(f"\n{scenario}: mean F1 over windows 1-4; gap: what the edge model as delivered misses, every frame analysed")
+        print(f"{'':<28}{'gap':>7}" + "".join(f"{p.replace('uniform', 'u'):>13}" for p in policies))
+        found = {p: table.of(scenario, p) for p in policies}
+        for video in sorted((found[NONE] or {"videos": {}})["videos"]):
+            values = "".join(f"{(found[p] or {})['videos'][video]:>13.3f}" for p in policies)
+            print(f"{video:<28}{gaps[video]:>7.3f}{values}")
+        print(f"{'mean':<35}" + "".join(f"{table.f1(scenario, p):>13.3f}" for p in policies))
+    print()
+
+
+if __name__ == "__main__":
+    main()
