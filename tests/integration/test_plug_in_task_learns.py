@@ -141,7 +141,7 @@ def test_a_retrained_model_passes_its_gate(task: Task, samples: Pictures, head_n
             samples, BrightGolden(), model, better, stream="door", window=1, frames=16, scoring=SCORING, task=task,  # type: ignore[arg-type]
         )
     )  # fmt: skip
-    assert gate.frames == 16
+    assert gate.frames >= 16  # held-out frames of the window before count too
     assert gate.serving_quality is not None
     assert gate.candidate_quality is not None
     assert gate.candidate_quality > max(0.9, gate.serving_quality)

@@ -16,6 +16,7 @@ from models.detector import Detector
 from models.evaluate import f1
 from models.labelled import LabelledImage, predicted
 from models.retrain import retrain
+from models.tasks.detection import DETECTION
 from models.unpickle import read_checkpoint
 from models.zoo import load_detector
 from scheduler.types import Detections, RetrainConfig
@@ -132,8 +133,8 @@ def test_a_short_fine_tuning_helps_on_later_frames() -> None:
     train = labelled(golden, frames("overhead_street_parking", list(range(0, 360, 30))), score_min=0.35)
     judge = labelled(golden, frames("overhead_street_parking", list(range(420, 720, 30))), score_min=0.5)
     detector = load_detector("yolov8n@320")
-    before = f1(predicted(detector, judge))
+    before = f1(predicted(detector, judge, task=DETECTION))
     for _ in retrain(detector, train, RetrainConfig(name="short", epochs=2, batch=4, layers_frac=0.4, lr=4e-4), seed=0):
         pass
-    after = f1(predicted(detector, judge))
+    after = f1(predicted(detector, judge, task=DETECTION))
     assert after > before + 0.2, f"{before:.3f} -> {after:.3f}"

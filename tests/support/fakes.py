@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from configs.errors import JobCancelled, StreamErrorCode
+from models import zoo
 from models.detector import Detector, DetectorSpec
 from models.fake import FakeDetector, scripted_image
 from models.zoo import EDGE, ZOO, ZooEntry
@@ -102,7 +103,10 @@ def put_fakes_in_the_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets configurations and the shelf of models name the scripted detectors."""
     for arch in FAKE_ARCHS:
         monkeypatch.setitem(ZOO, arch, ZooEntry(arch=arch, role=EDGE, input_px=128, build=build_fake, bundled=True))
-    monkeypatch.setattr("models.zoo._bundled_state", lambda arch: FAKE_ARCHS[arch]().state())
+    real = zoo._bundled_state
+    monkeypatch.setattr(
+        "models.zoo._bundled_state", lambda arch: FAKE_ARCHS[arch]().state() if arch in FAKE_ARCHS else real(arch)
+    )
 
 
 class FreeLane:

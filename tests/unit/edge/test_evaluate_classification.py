@@ -26,7 +26,7 @@ from tests.support.evaluation import COSTS
 from tests.support.moving import ColourClassifier, ColourGolden, moving_image, write_moving_video
 
 RETRAIN = (RetrainConfig(name="long", epochs=6, batch=4, lr=0.05), RetrainConfig(name="short", epochs=2, batch=4, lr=0.05))
-OPTIONS = EvaluateOptions(windows=3, window_s=200.0, fps=10.0, candidates=10, judged=6, task=CLASSIFICATION)
+OPTIONS = EvaluateOptions(windows=3, window_s=200.0, fps=10.0, candidates=24, judged=6, task=CLASSIFICATION)
 POLICIES = ("thief-repeat", "no-retrain")
 PROFILE = CostProfile(**COSTS, source="test")  # type: ignore[arg-type]
 

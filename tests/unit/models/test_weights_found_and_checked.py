@@ -125,7 +125,9 @@ def test_pins_are_whole_and_unique() -> None:
     for published in PUBLISHED:
         assert published.url.startswith("https://")
         assert published.url.endswith(published.file) == published.direct
-        by_name = published.url.startswith("https://download.pytorch.org/")  # the publisher puts the leading digits into the name
+        by_name = published.url.startswith(
+            "https://download.pytorch.org/"
+        )  # the publisher puts the leading digits into the name
         assert len(published.sha256) in ((8, 10) if by_name else (64,))
         int(published.sha256, 16)
 
