@@ -111,7 +111,7 @@ def evaluate_run(name: str, scenario: str, policy: str, *extra: str, gpus: float
         arguments=(
             "--scenario", str(SCENARIOS / f"{scenario}.yaml"), "--config", str(SCENARIOS / "learning_box.yaml"),
             "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", "2", "--gpus", f"{gpus:g}",
-            "--edge", EDGE, "--golden", GOLDEN, "--policy", policy, "--windows", str(windows), "--window-s", "200",
+            "--edge", EDGE, "--golden", GOLDEN, "--policy", policy, "--windows", str(windows), "--window-s", "250",
             "--fps", "12", "--label-frames", "20", "--judged-frames", "12", *extra,
         ),
     )  # fmt: skip
