@@ -99,9 +99,14 @@ class Shelf:
 
     def cached(self, camera: str) -> tuple[CachedModel, ...]:
         """The camera's models that may serve again, newest first: those that once served and whose window's looks are known, and
-        those offered from outside that no label has judged yet."""
-        usable = (ModelState.SERVING, ModelState.RETIRED)
-        kept = [m for m in self._store.models(camera) if m.offered or (m.state in usable and _looks_known(m))]
+        those offered from outside that no label has judged yet. Only of the architecture that serves: a camera that was given another
+        task or model keeps its old line, but cannot go back to it."""
+        usable, serving = (ModelState.SERVING, ModelState.RETIRED), self._store.serving(camera).get(camera)
+        kept = [
+            m
+            for m in self._store.models(camera)
+            if (serving is None or m.version.arch == serving.arch) and (m.offered or (m.state in usable and _looks_known(m)))
+        ]
         return tuple(_cached(m) for m in reversed(kept))
 
     def offered(self, camera: str) -> tuple[str, ...]:

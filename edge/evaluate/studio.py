@@ -22,6 +22,7 @@ from models.golden import PLAIN, Labelling
 from models.labelled import LabelledImage
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
+from models.zoo import is_classifier, new_detector
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
 from streams.motion import MotionOptions, no_regions
@@ -329,8 +330,7 @@ class Studio:
             return None
         state = self.memo.state(version)
         if state is not None:
-            detector = self.detector(self.base_version).clone()
-            detector.load_state(state)
+            detector = self._restored(state)
         else:
             self.done.trainings += 1
             try:
@@ -340,6 +340,15 @@ class Studio:
             self.memo.keep_state(version, detector.state())
         self._detectors[version] = detector
         return None
+
+    def _restored(self, state: dict[str, torch.Tensor]) -> Detector:
+        """A trained model out of the memo. A classifier is built anew: how wide its head is lies in the state."""
+        base = self.detector(self.base_version)
+        if is_classifier(base.spec.arch):
+            return new_detector(base.spec, state=state)
+        detector = base.clone()
+        detector.load_state(state)
+        return detector
 
 
 class StudioSamples:

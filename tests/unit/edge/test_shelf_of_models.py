@@ -426,3 +426,15 @@ def test_candidates_of_two_threads_get_different_names(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert len(set(made)) == 6
+
+
+def test_a_camera_given_another_network_cannot_go_back_to_the_old_ones(place: Place) -> None:
+    looks = {"traits": Traits(class_frac=(1.0,)), "signature": Signature(values=(0.5,))}
+    place.shelf.ensure("a", "fake")
+    old = place.shelf.keep_candidate(
+        "a", parent="a-000001", detector=FakeDetector(skill=0.8, arch="fake"), config=CONFIG, window=3, **looks
+    )
+    place.shelf.admit("a", old.id, 0.8)
+    assert [m.name for m in place.shelf.cached("a")] == [old.id]
+    place.shelf.ensure("a", "fake-other")
+    assert place.shelf.cached("a") == ()
