@@ -15,6 +15,7 @@ from edge.console import cell_text, print_json, print_table, say, warn
 
 if TYPE_CHECKING:
     from edge.models_admin import Served
+    from models.keys import KeyRing
 
 models_app = typer.Typer(help="Stored model versions of a box.", no_args_is_help=True)
 
@@ -208,12 +209,7 @@ def models_trust(
     json: Json = False,
 ) -> None:
     """Trust what another box signs, or list and remove the keys that are trusted."""
-    from edge.models_admin import open_store
-    from models.keys import KeyRing
-
-    folder = folder_of(config, data_dir)
-    open_store(folder).close()
-    ring = KeyRing(folder)
+    ring = _key_ring(config, data_dir)
     if key_file is not None:
         ring.trust(key_file)
     if remove is not None:
@@ -235,12 +231,9 @@ def models_key(
 ) -> None:
     """This box's public key, for those who are to trust what it exports; made when there is none."""
     from configs.files import atomic_write
-    from edge.models_admin import open_store
-    from models.keys import KeyRing, fingerprint, public_pem
+    from models.keys import fingerprint, public_pem
 
-    folder = folder_of(config, data_dir)
-    open_store(folder).close()
-    public = KeyRing(folder).signer().public
+    public = _key_ring(config, data_dir).signer().public
     text = public_pem(public).decode()
     if out is not None:
         atomic_write(out, text.encode())
@@ -248,3 +241,13 @@ def models_key(
         print_json({"fingerprint": fingerprint(public), "public_key": text, "file": str(out) if out else None})
     else:
         say(f"{fingerprint(public)}\n{text}".rstrip())
+
+
+def _key_ring(config: Path | None, data_dir: Path | None) -> KeyRing:
+    """The keys of a data folder in which a box has run; never makes the folder. Raises StorageError."""
+    from edge.models_admin import open_store
+    from models.keys import KeyRing
+
+    folder = folder_of(config, data_dir)
+    open_store(folder).close()
+    return KeyRing(folder)

@@ -24,6 +24,23 @@ from streams.samples import SampleStore
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 10
 
+#: How every program goes on: each order is a fresh child that writes until it is killed.
+FOR_EVER = """
+tell("ready")
+for order in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        sys.stdin.close()
+        try:
+            write_for_ever(int(order))
+        except BaseException as error:
+            tell("error", repr(error))
+            os._exit(1)
+    tell("pid", pid)
+    os.waitpid(pid, 0)
+    tell("dead")
+"""
+
 WRITER = r"""
 import hashlib, itertools, json, os, sys, time
 from pathlib import Path
@@ -79,26 +96,13 @@ def write_for_ever(round_no):
                 tell("serves", id)
         store.add_note(float(n), "c", "n")
 
-tell("ready")
-for order in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        sys.stdin.close()
-        try:
-            write_for_ever(int(order))
-        except BaseException as error:
-            tell("error", repr(error))
-            os._exit(1)
-    tell("pid", pid)
-    os.waitpid(pid, 0)
-    tell("dead")
 """
 
 
 class Helper:
     def __init__(self, root: Path, program: str = WRITER) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, str(root)],
+            [sys.executable, "-c", program + FOR_EVER, str(root)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -305,19 +309,6 @@ def write_for_ever(round_no):
                 shelf.put_back("yard", failed=failed, version=back, reason="a test")
                 tell("serves", back)
 
-tell("ready")
-for order in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        sys.stdin.close()
-        try:
-            write_for_ever(int(order))
-        except BaseException as error:
-            tell("error", repr(error))
-            os._exit(1)
-    tell("pid", pid)
-    os.waitpid(pid, 0)
-    tell("dead")
 """
 
 
