@@ -1,7 +1,13 @@
 """The seam that turns promised shares into compute: `ComputeBackend` opens lanes, a job runs its iterations through its lane.
 
-100 pct is one GPU; on the CPU backend 100 pct is one core. Implementations: `edge/gpu/lanes.py` (CPU now; CUDA streams later).
-One contract test (`tests/contract/test_compute_backend.py`) runs over all of them.
+100 pct is one GPU; on the CPU backend 100 pct is one core. Implementations, all over one contract test
+(`tests/contract/test_compute_backend.py`):
+
+    lanes   one process, iteration by iteration (Salus): on a CPU by tokens (`edge/gpu/lanes.py`), on a GPU by streams and pools
+    mps     a process per job under NVIDIA MPS, which fixes a client's percentage when its context is made
+    green   SM partitions inside one process (CUDA green contexts)
+    mig     the outer split of a device that was partitioned by its operator
+    none    no shares at all: jobs run as they come, and only what they received is reported
 """
 
 from __future__ import annotations
@@ -9,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+from scheduler.salus.types import MemoryNeed
+
+#: `infer`: a live camera's frames, which training may delay by one iteration at most; `learn`: everything else.
+Role = Literal["infer", "learn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +33,48 @@ class ShareReport:
     backlogged_frac: float
     iterations: int
     span_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobMemory:
+    """What is known of a job's memory. need: declared or measured, None before either; measured: over its first iterations; lane: the
+    memory lane it shares (None: waits for memory, or the backend has no lanes); lane_mib: that lane's size; held_mib: what it holds
+    now, None where that cannot be seen."""
+
+    job: str
+    need: MemoryNeed | None
+    measured: bool
+    lane: int | None
+    lane_mib: float
+    held_mib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeCost:
+    """What it takes to change the shares of jobs that run. settle_s: seconds until new shares hold; gpu_s: compute that the change
+    itself takes, per job whose share changes; blind_s: seconds in which a changed inference job analyses nothing."""
+
+    settle_s: float = 0.0
+    gpu_s: float = 0.0
+    blind_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """One device as its driver reports it; None where it does not say. ecc_errors: uncorrected since the last reset; throttled: why the
+    clocks are held down, empty: they are not."""
+
+    index: int
+    name: str
+    memory_total_mib: float
+    memory_used_mib: float
+    uuid: str = ""
+    utilisation_pct: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = ()
+    ecc_errors: int | None = None
+    mig: bool = False
 
 
 class Lane(Protocol):
@@ -42,8 +95,10 @@ class ComputeBackend(Protocol):
     name: str
     capacity_pct: int
 
-    def open_lane(self, job: str) -> Lane:
-        """A lane for `job`, with share 0 until `set_shares` names it. Raises ValueError when the job has one already."""
+    def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
+        """A lane for `job`, with share 0 until `set_shares` names it. need: declared memory; without it the first iterations measure it.
+        A job whose memory does not fit now waits inside its first `iteration`. Raises ValueError when the job has one already, JobError
+        when its memory can never fit."""
 
     def close_lane(self, job: str) -> None: ...
 
@@ -55,3 +110,15 @@ class ComputeBackend(Protocol):
 
     def report(self, span_s: float = 10.0) -> dict[str, ShareReport]:
         """Promised and received shares over the last `span_s` seconds, per job."""
+
+    def memory(self) -> dict[str, JobMemory]:
+        """What is known of each open job's memory."""
+
+    def change_cost(self) -> ChangeCost:
+        """What changing shares costs on this backend: measured where it was done before, else a documented guess."""
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        """The devices behind it; empty on a CPU."""
+
+    def close(self) -> None:
+        """Cancels every job and gives back what the backend holds (daemon, contexts, pools). Idempotent."""

@@ -26,8 +26,9 @@ from contextlib import contextmanager
 
 from configs.errors import JobCancelled
 from edge.clock import Clock, SystemClock
-from edge.gpu.base import Lane, ShareReport
+from edge.gpu.base import ChangeCost, DeviceFacts, JobMemory, Lane, Role, ShareReport
 from scheduler.pacing import Ledger, Pacer, PacingMode
+from scheduler.salus.types import MemoryNeed
 
 #: A checkpoint that comes sooner than this after the last charge does nothing: layers of microseconds need no accounting.
 CHECKPOINT_MIN_S = 0.001
@@ -93,7 +94,7 @@ class LaneBackend:
         self._lanes: dict[str, CpuLane] = {}
         self._changed = threading.Condition()
 
-    def open_lane(self, job: str) -> Lane:
+    def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
         """See `edge.gpu.base`. A share that was set before the lane was opened counts from now on."""
         with self._changed:
             self._pacer.open(job, self.clock.monotonic_s())
@@ -138,6 +139,20 @@ class LaneBackend:
                 job: _report(job, self._pacer.ledger(job, now_s), now_s, span_s, self._pacer.share_pct(job))
                 for job in self._lanes
             }
+
+    def memory(self) -> dict[str, JobMemory]:
+        with self._changed:
+            return {job: JobMemory(job=job, need=None, measured=False, lane=None, lane_mib=0.0) for job in self._lanes}
+
+    def change_cost(self) -> ChangeCost:
+        return ChangeCost()
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        return ()
+
+    def close(self) -> None:
+        for job in list(self._lanes):
+            self.cancel(job)
 
     def ledger(self, job: str) -> Ledger:
         """The account of an open lane, for measurements. KeyError: no such lane."""
