@@ -77,6 +77,24 @@ class DeviceFacts:
     mig: bool = False
 
 
+#: memory: took more than it said; leak: holds more and more; hung: no sign of life inside an iteration; crashed: its process or
+#: context died; device: the device itself is in trouble.
+FaultCode = Literal["memory", "leak", "hung", "crashed", "device"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What went wrong with a job, for the operator. text: what happened and what was done about it; remedy: what to do; removed: the
+    job's lane is of no use any more (its iterations raise JobError), the others go on. job: '' when it is the device's."""
+
+    at_s: float
+    job: str
+    code: FaultCode
+    text: str
+    remedy: str
+    removed: bool = False
+
+
 class Lane(Protocol):
     """One job's way to the device. Used by exactly one thread, the one that runs the job."""
 
@@ -84,7 +102,8 @@ class Lane(Protocol):
 
     def iteration(self) -> AbstractContextManager[None]:
         """Waits until the job's share allows an iteration, lets the body run, charges the compute it used.
-        Raises JobCancelled when the job was cancelled (before or while waiting)."""
+        Raises JobCancelled when the job was cancelled (before or while waiting), JobError when it was removed for a fault: the
+        message says what to do."""
 
     def checkpoint(self) -> None:
         """A yield point inside an iteration (between two layers, say): charges what was used so far and waits when the share
@@ -119,6 +138,9 @@ class ComputeBackend(Protocol):
 
     def facts(self) -> tuple[DeviceFacts, ...]:
         """The devices behind it; empty on a CPU."""
+
+    def faults(self) -> tuple[Fault, ...]:
+        """What went wrong so far, oldest first, the last 50. Asked every second or so: this is also when a job that hangs is noticed."""
 
     def close(self) -> None:
         """Cancels every job and gives back what the backend holds (daemon, contexts, pools). Idempotent."""

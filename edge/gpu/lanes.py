@@ -26,7 +26,7 @@ from contextlib import contextmanager
 
 from configs.errors import JobCancelled
 from edge.clock import Clock, SystemClock
-from edge.gpu.base import ChangeCost, DeviceFacts, JobMemory, Lane, Role, ShareReport
+from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
 from scheduler.pacing import Ledger, Pacer, PacingMode
 from scheduler.salus.types import MemoryNeed
 
@@ -148,6 +148,9 @@ class LaneBackend:
         return ChangeCost()
 
     def facts(self) -> tuple[DeviceFacts, ...]:
+        return ()
+
+    def faults(self) -> tuple[Fault, ...]:
         return ()
 
     def close(self) -> None:
