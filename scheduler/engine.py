@@ -257,6 +257,7 @@ class BoxEngine:
         state.labels_due, state.groups_due = False, self.config.group
         for stream in state.streams.values():
             stream.full = prep.is_full(stream, self.config)
+        state.prep_pct = prep.share_pct(state, self.config, self._needs, at_s)
         tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
         state.queue.extend(tasks)
         labelled = {task.stream for task in tasks}
@@ -468,6 +469,7 @@ class BoxEngine:
         if self._ended(event.job, event.at_s, event.gpu_s) is None:
             return
         stream = self.state.streams[event.stream]
+        stream.profile_gpu_s = event.gpu_s
         configs = prep.kept_configs(stream, self.config)
         stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
         stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
@@ -835,7 +837,8 @@ class BoxEngine:
     def _share_prep(self) -> None:
         """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
         live = [s for s in self.state.ordered() if s.live]
-        even = (self.config.capacity_pct - self.config.prep_pct) / len(live) if live else 0.0
+        share_pct = self.state.prep_pct or prep.first_share_pct(self.config, self._needs)
+        even = (self.config.capacity_pct - share_pct) / len(live) if live else 0.0
         for stream in live:
             knob = best_affordable(stream.knobs, even)
             self._set_knobs(stream, knob.name if knob else None)

@@ -34,9 +34,10 @@ class EngineConfig:
     """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
 
     job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
-    prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_max_frac: latest part of the window
-    by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but never
-    under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
+    prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_auto: it is chosen anew in each window
+    by what inference loses and learning brings (`scheduler.prep_share`), prep_pct being the first; prep_max_frac: latest part of the
+    window by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but
+    never under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
     prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
     reference: options measured once on other footage, for policies that never profile (only name and cost are used).
     cost_margin_frac: added to predicted retraining costs, because a retraining that misses the window's end is lost.
@@ -73,6 +74,7 @@ class EngineConfig:
     estimate: Literal["static", "hand-back"] = "hand-back"
     speed: tuple[tuple[float, float], ...] = ()
     prep_pct: int = 50
+    prep_auto: bool = False
     prep_max_frac: float = 0.4
     label_frames: int = 40
     min_label_frames: int = 8
@@ -229,6 +231,7 @@ class StreamState:
     cached: tuple[CachedModel, ...] = ()
     offered: tuple[str, ...] = ()
     traits: Traits | None = None
+    profile_gpu_s: float | None = None  # what its newest profile took
     raw: tuple[RetrainOption, ...] = ()
     expected: dict[str, Expected] = field(default_factory=dict)
     judged: Running | None = None  # at the gate
@@ -301,6 +304,7 @@ class BoxState:
     moved_s: float = 0.0  # newest plan or move of the training budget
     reacting: bool = False  # a reactive plan waits for the dwell to pass
     golden_gpu_s: float = 0.1
+    prep_pct: float = 0.0  # share of preparation as last chosen, 0: not yet
     delivered_frac: float = 1.0  # part of a promised share that preparation really received
     streams: dict[str, StreamState] = field(default_factory=dict)
     queue: list[Prep] = field(default_factory=list)

@@ -12,7 +12,7 @@ Pure: the engine (`scheduler.engine`) changes its state and gives the commands.
 
 from __future__ import annotations
 
-from scheduler import drift, grouping, reuse
+from scheduler import drift, grouping, prep_share, reuse
 from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
@@ -50,6 +50,38 @@ def _look(state: BoxState, config: EngineConfig, stream: StreamState, kind: Prep
     return Prep(job=state.job(stream.id, kind), stream=stream.id, kind=kind, window=window, frames=config.look_frames)
 
 
+# --- how much of the device it gets -----------------------------------------------------------------------------------
+
+
+def first_share_pct(config: EngineConfig, needs: Needs) -> float:
+    """Before anything is known. A fixed split keeps what it promises to inference; learning of every kind has the rest."""
+    if needs.infer_pct is not None and config.prep_auto:
+        return max(float(config.quantum_pct), config.capacity_pct * (100 - needs.infer_pct) / 100)
+    return float(config.prep_pct)
+
+
+def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> float:
+    """For the rest of this window's preparation: as chosen by `scheduler.prep_share`, where that is asked for."""
+    live = [s for s in state.ordered() if s.live]
+    if not (config.prep_auto and chooses(needs) and live):
+        return first_share_pct(config, needs)
+    seconds, spent_s = state.ends_s - state.opened_s, at_s - state.opened_s
+    return prep_share.choose(
+        [_work(s, state, config) for s in live],
+        [prep_share.Watched(quality=config.prior_quality if s.quality is None else s.quality, knobs=s.knobs) for s in live],
+        left_s=seconds - spent_s, most_s=config.prep_max_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
+        quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
+    )  # fmt: skip
+
+
+def _work(stream: StreamState, state: BoxState, config: EngineConfig) -> prep_share.Work:
+    """Its labels, and its profile where it is examined in full: as dear as the last one, or as the labels."""
+    label_gpu_s = wanted_labels(stream, config) * state.golden_gpu_s
+    profile_gpu_s = (label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s) if stream.full else 0.0
+    gain = prep_share.expected_gain(stream.gains, full=stream.full)
+    return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)
+
+
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +114,8 @@ def _affordable_labels(state: BoxState, config: EngineConfig, needs: Needs, at_s
     """How many labels the time left to preparation pays for, its part for labelling."""
     left_s = max(0.0, config.prep_max_frac * (state.ends_s - state.opened_s) - (at_s - state.opened_s))
     part = config.label_part_frac if needs.profiles else 1.0
-    return int(left_s * config.prep_pct / 100 * state.delivered_frac * part / max(state.golden_gpu_s, 1e-6))
+    pct = state.prep_pct or first_share_pct(config, needs)
+    return int(left_s * pct / 100 * state.delivered_frac * part / max(state.golden_gpu_s, 1e-6))
 
 
 def _even_labels(state: BoxState, config: EngineConfig, live: list[StreamState], affordable: int) -> tuple[list[Prep], str]:

@@ -63,13 +63,15 @@ _SEPARATOR = re.compile(r",(?![^(]*\))")
 class Needs:
     """What a policy must be given. labels: golden labels to train on; profiles: predicted end quality and cost per option;
     useless: also options that are predicted to help nothing (a uniform policy retrains whether it helps or not); remote: all this
-    happens elsewhere and costs the box nothing; cached: the models of earlier windows."""
+    happens elsewhere and costs the box nothing; cached: the models of earlier windows; infer_pct: part of the device that belongs to
+    inference whatever happens, None: nothing is said."""
 
     labels: bool = True
     profiles: bool = True
     useless: bool = False
     remote: bool = False
     cached: bool = False
+    infer_pct: int | None = None
 
 
 _NEEDS: dict[str, Needs] = {
@@ -118,7 +120,7 @@ def _lookup(name: str) -> tuple[Policy, Needs]:
     match = _UNIFORM.fullmatch(text)
     if match is not None and int(match["pct"]) <= 100:
         policy = partial(uniform, config=match["config"], infer_pct=int(match["pct"]))
-        return policy, Needs(profiles=match["config"] in (HIGH, LOW), useless=True)
+        return policy, Needs(profiles=match["config"] in (HIGH, LOW), useless=True, infer_pct=int(match["pct"]))
     match = _CACHED.fullmatch(text)
     if match is not None and match["rule"] in RULES:
         return partial(cached, rule=match["rule"]), Needs(profiles=False, cached=True)

@@ -95,6 +95,10 @@ class WindowSection(Section):
         text="It is judged after this time by what was seen, so that a camera without frames holds nothing up.",
     )
     prep_pct: int = setting(50, unit="pct", ge=5, le=1600, text="Share that labelling and profiling get while they run.")
+    prep_auto: bool = setting(
+        False,
+        text="Choose that share anew in each window, by what inference loses and what learning brings; `prep_pct` is the first one.",
+    )
     prep_max_frac: float = setting(
         0.4, unit="fraction", ge=0.05, le=0.9, text="Labelling and profiling must end within this part of the window."
     )
