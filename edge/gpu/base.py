@@ -62,7 +62,7 @@ class ChangeCost:
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
     """One device as its driver reports it; None where it does not say. ecc_errors: uncorrected since the last reset; throttled: why the
-    clocks are held down, empty: they are not."""
+    clocks are held down, empty: they are not; problem: why it cannot be used (lost, wants a reset), empty: it can."""
 
     index: int
     name: str
@@ -75,6 +75,7 @@ class DeviceFacts:
     throttled: tuple[str, ...] = ()
     ecc_errors: int | None = None
     mig: bool = False
+    problem: str = ""
 
 
 #: memory: took more than it said; leak: holds more and more; hung: no sign of life inside an iteration; crashed: its process or
