@@ -5,12 +5,14 @@ Read from web and telemetry threads while the loop runs: it only looks, takes co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import cv2
 import numpy as np
 
 from configs.units import CLASSES
+from edge.gpu.base import ShareReport
 from edge.inference import Shown
 from edge.runtime import BoxRuntime, Watched
 from edge.status import (
@@ -67,7 +69,7 @@ class RuntimeStatus:
                 number=max(0, state.window), phase=state.phase, opened_utc=runtime.window_opened_utc,
                 length_s=max(0.0, state.ends_s - state.opened_s), elapsed_s=max(0.0, now_s - state.opened_s),
             ),
-            plan=_plan_view(runtime.plan), outcomes=tuple(_outcome_view(*o) for o in reversed(list(runtime.outcomes))),
+            plan=_plan_view(runtime.plan), outcomes=self._outcomes(),
             models=self._models(),
             notes=tuple(
                 NoteView(at_utc=at_utc, text=note.text, camera=note.stream or None)
@@ -99,19 +101,16 @@ class RuntimeStatus:
             model=watched.worker.version(), activity=job.kind if job else "", activity_frac=job.done_frac if job else None,
         )  # fmt: skip
 
+    def _outcomes(self) -> tuple[OutcomeView, ...]:
+        shares = dict(list(self._runtime.window_shares))
+        return tuple(
+            _outcome_view(outcome, opened_utc, closed_utc, shares.get(outcome.window, ()))
+            for outcome, opened_utc, closed_utc in reversed(list(self._runtime.outcomes))
+        )
+
     def _shares(self) -> tuple[ShareView, ...]:
         reports = self._runtime.parts.backend.report(SHARES_SPAN_S)
-        views = []
-        for job, report in sorted(reports.items()):
-            camera, _, rest = job.partition("/")
-            kind = _KINDS.get(rest.split("/")[0], "other")
-            views.append(
-                ShareView(
-                    job=job, camera=camera, kind=kind, promised_pct=report.promised_pct,  # type: ignore[arg-type]
-                    received_pct=report.received_pct, wanted_frac=min(1.0, max(0.0, report.backlogged_frac)),
-                )
-            )  # fmt: skip
-        return tuple(views)
+        return tuple(_share_view(report) for _, report in sorted(reports.items()))
 
     def _models(self) -> tuple[ModelView, ...]:
         return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
@@ -134,7 +133,18 @@ def _plan_view(made: tuple[ReportPlan, float] | None) -> PlanView | None:
     )  # fmt: skip
 
 
-def _outcome_view(outcome: WindowOutcome, opened_utc: float, closed_utc: float) -> OutcomeView:
+def _share_view(report: ShareReport) -> ShareView:
+    camera, _, rest = report.job.partition("/")
+    kind = _KINDS.get(rest.split("/")[0], "other")
+    return ShareView(
+        job=report.job, camera=camera, kind=kind, promised_pct=report.promised_pct,  # type: ignore[arg-type]
+        received_pct=report.received_pct, wanted_frac=min(1.0, max(0.0, report.backlogged_frac)),
+    )  # fmt: skip
+
+
+def _outcome_view(
+    outcome: WindowOutcome, opened_utc: float, closed_utc: float, shares: Sequence[ShareReport] = ()
+) -> OutcomeView:
     streams = tuple(
         StreamOutcomeView(
             camera=s.id, start_quality=s.start_quality, end_quality=s.end_quality, predicted_quality=s.predicted_quality,
@@ -145,6 +155,7 @@ def _outcome_view(outcome: WindowOutcome, opened_utc: float, closed_utc: float) 
     return OutcomeView(
         window=outcome.window, opened_utc=opened_utc, closed_utc=closed_utc, predicted_quality=outcome.predicted_quality,
         realised_quality=outcome.realised_quality, streams=streams, notes=outcome.notes,
+        shares=tuple(_share_view(report) for report in shares),
     )  # fmt: skip
 
 

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
-from edge.gpu.base import ComputeBackend, Lane
+from edge.gpu.base import ComputeBackend, Lane, ShareReport
 from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
+from edge.share_book import UPDATE_S, ShareBook, described
 from edge.swapping import KEPT_WARM_S, Swapper
 from models.detector import Detector
 from models.tasks.base import Task
@@ -145,6 +146,9 @@ class BoxRuntime:
         self.spare_pct = 0.0
         self.plan: tuple[ReportPlan, float] | None = None
         self.outcomes: deque[tuple[WindowOutcome, float, float]] = deque(maxlen=20)
+        #: What each job was promised and received, per closed window; as far back as `outcomes`.
+        self.window_shares: deque[tuple[int, tuple[ShareReport, ...]]] = deque(maxlen=20)
+        self._share_book = ShareBook(parts.backend.report, parts.clock.monotonic_s())
         self.notes: deque[tuple[float, Note]] = deque(maxlen=50)
         self.ready = False
         self.started_utc = parts.clock.utc_s()
@@ -326,6 +330,7 @@ class BoxRuntime:
 
     def tick(self) -> None:
         """Looks at cameras, costs, serving models and the disk, and tells the engine what changed. Loop thread only."""
+        self._share_book.update(self.parts.clock.monotonic_s(), at_least_s=UPDATE_S)
         for camera_id, entry in list(self.watched.items()):
             try:
                 self._look_at(camera_id, entry)
@@ -493,6 +498,7 @@ class BoxRuntime:
         outcome = command.outcome
         self.outcomes.append((outcome, self.window_opened_utc, now_utc))
         opened_utc = self.window_opened_utc
+        self._close_shares(outcome.window)
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)
         self._help("tidy", self._tidy)
@@ -503,6 +509,13 @@ class BoxRuntime:
             "window %d closed: predicted %s, realised %s, admitted %d", outcome.window, _shown(outcome.predicted_quality),
             _shown(outcome.realised_quality), sum(s.admitted for s in outcome.streams),
         )  # fmt: skip
+
+    def _close_shares(self, window: int) -> None:
+        shares = self._share_book.close_window(self.parts.clock.monotonic_s())
+        self.window_shares.append((window, shares))
+        self._keep(lambda: self.parts.store.add_shares(window, shares))
+        for report in shares:
+            log.info("window %d, %s", window, described(report))
 
     def _tidy(self) -> None:
         for camera_id in list(self.watched):
@@ -542,6 +555,7 @@ class BoxRuntime:
                 log.info("job %s failed: %s", job_id, text, exc_info=not isinstance(error, DriftboxError))
                 make = functools.partial(_failed_event, job_id, stream, code, text)
             finally:
+                self._share_book.update(clock.monotonic_s())  # the backend forgets the job with its lane
                 self.parts.backend.close_lane(job_id)
                 self.jobs.pop(job_id, None)
             self.post(make)

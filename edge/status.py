@@ -62,7 +62,7 @@ class CameraView(View):
 
 
 class ShareView(View):
-    """One job's share of compute over the last seconds."""
+    """One job's share of compute over the last seconds, or over a closed window."""
 
     job: str
     camera: str | None = Field(default=None, description="Camera it works for; null: for the box.")
@@ -121,6 +121,9 @@ class OutcomeView(View):
     realised_quality: float | None = None
     streams: tuple[StreamOutcomeView, ...] = ()
     notes: tuple[str, ...] = ()
+    shares: tuple[ShareView, ...] = Field(
+        default=(), description="What each job was promised and received, averaged over the time it ran in the window."
+    )
 
 
 class WindowView(View):

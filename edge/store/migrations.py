@@ -94,3 +94,19 @@ def m003_outbox(db: Any) -> None:
 def m004_pins_and_what_was_replaced(db: Any) -> None:
     db.execute("ALTER TABLE models ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))")
     db.execute("ALTER TABLE serving ADD COLUMN replaced TEXT")
+
+
+@migrations()
+def m005_shares_of_windows(db: Any) -> None:
+    db.execute(
+        """CREATE TABLE window_shares (
+            window INTEGER NOT NULL,
+            job TEXT NOT NULL,
+            promised_pct REAL NOT NULL,
+            received_pct REAL NOT NULL,
+            wanted_frac REAL NOT NULL,
+            iterations INTEGER NOT NULL,
+            span_s REAL NOT NULL,
+            PRIMARY KEY (window, job)
+        ) STRICT"""
+    )

@@ -22,6 +22,7 @@ from sqlite_utils import Database
 
 from configs.errors import StorageError, redact
 from configs.files import corrupt, storage_errors
+from edge.gpu.base import ShareReport
 from edge.store.migrations import migrations
 from scheduler.types import ModelVersion, Observation, WindowOutcome
 
@@ -265,6 +266,25 @@ class Store:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)", (outcome.window, opened_utc, closed_utc, text))
 
+    def add_shares(self, window: int, shares: Sequence[ShareReport]) -> None:
+        """Records what each job was promised and received in a window; recording it twice keeps the newer."""
+        rows = [
+            (window, s.job, s.promised_pct, s.received_pct, s.backlogged_frac, s.iterations, s.span_s) for s in shares
+        ]  # fmt: skip
+        with self._transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO window_shares VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def shares(self, window: int) -> tuple[ShareReport, ...]:
+        """What each job was promised and received in a window, by job; empty for a window that was not recorded."""
+        rows = self._rows("SELECT * FROM window_shares WHERE window = ? ORDER BY job", (window,))
+        return tuple(
+            ShareReport(
+                job=row["job"], promised_pct=row["promised_pct"], received_pct=row["received_pct"],
+                backlogged_frac=row["wanted_frac"], iterations=row["iterations"], span_s=row["span_s"],
+            )
+            for row in rows
+        )  # fmt: skip
+
     def windows(self, limit: int = 100) -> list[StoredWindow]:
         """The newest `limit` windows, oldest first."""
         rows = self._rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
@@ -315,6 +335,8 @@ class Store:
         """Keeps the newest rows of each table; how many were removed. Models and cameras are never pruned here."""
         keep = (("windows", "window", windows), ("quality", "id", quality_points), ("notes", "id", notes))
         with self._transaction() as db:
+            # As old as the windows they belong to; those of windows that were never recorded go by the same limit.
+            db.execute("DELETE FROM window_shares WHERE window <= (SELECT max(window) FROM window_shares) - ?", (windows,))
             return sum(
                 db.execute(
                     f"DELETE FROM {table} WHERE {key} <= (SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1 OFFSET ?)",
