@@ -189,13 +189,13 @@ class FakeNvml:
         gpu = self._of("nvmlDeviceGetComputeRunningProcesses", handle)
         return [SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB) for pid, mib in gpu.processes]
 
-    def nvmlDeviceGetMigMode(self, handle: Any) -> list[int]:
-        gpu = self._of("nvmlDeviceGetMigMode", handle)
+    def nvmlDeviceGetMigMode(self, device: Any) -> list[int]:
+        gpu = self._of("nvmlDeviceGetMigMode", device)
         mode = self._real.NVML_DEVICE_MIG_DISABLE if gpu.mig is None else self._real.NVML_DEVICE_MIG_ENABLE
         return [mode, mode]
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> int:
-        return self._of("nvmlDeviceGetMaxMigDeviceCount", handle).mig_slots
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int:
+        return self._of("nvmlDeviceGetMaxMigDeviceCount", device).mig_slots
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any:
         gpu = self._of("nvmlDeviceGetMigDeviceHandleByIndex", device)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from configs.errors import EnvironmentLacking
+from configs.errors import DriftboxError, EnvironmentLacking
 from edge.gpu.base import DeviceFacts
 
 log = logging.getLogger("driftbox")
@@ -112,7 +112,7 @@ class MigInstance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class Gpu:
     """A GPU and what is on it. code: short name of its problem ('gpu_lost', ...), empty: none; remedy: what to do about it."""
 
     facts: DeviceFacts
@@ -127,7 +127,7 @@ class Survey:
     """What one look found. reason, remedy, code: why no device can be named at all; empty when the driver answered.
     driver: its version."""
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[Gpu, ...] = ()
     driver: str = ""
     code: str = ""
     reason: str = ""
@@ -142,7 +142,7 @@ class Survey:
         return tuple(instance for device in self.devices for instance in device.instances)
 
     @property
-    def usable(self) -> tuple[Device, ...]:
+    def usable(self) -> tuple[Gpu, ...]:
         """Devices without a problem."""
         return tuple(device for device in self.devices if not device.code)
 
@@ -209,7 +209,7 @@ class DeviceReader:
             nvml = self._library
             driver = str(nvml.nvmlSystemGetDriverVersion())
             count = int(nvml.nvmlDeviceGetCount())
-        except EnvironmentLacking as error:
+        except DriftboxError as error:
             return Survey(code=error.code, reason=error.message, remedy=error.remedy)
         except Exception as error:  # whatever a broken driver raises: no devices, and the reason
             self._shut_down()
@@ -235,7 +235,7 @@ class DeviceReader:
         except self._library.NVMLError as error:
             log.debug("nvml: %s", error)
 
-    def _device(self, index: int) -> Device:
+    def _device(self, index: int) -> Gpu:
         try:
             device = read_device(self._library, index)
         except self._library.NVMLError as error:
@@ -243,7 +243,7 @@ class DeviceReader:
         self._known[index] = device.facts
         return device
 
-    def _lost_device(self, index: int, error: Exception) -> Device:
+    def _lost_device(self, index: int, error: Exception) -> Gpu:
         problem = lacking(self._library, error)
         nobody = (self._library.NVML_ERROR_INVALID_ARGUMENT, self._library.NVML_ERROR_NOT_FOUND)
         if index in self._known and getattr(error, "value", None) in nobody:  # it was there, and its number is nobody's now
@@ -252,7 +252,7 @@ class DeviceReader:
             index=index, name=f"GPU {index}", memory_total_mib=0.0, memory_used_mib=0.0
         )
         silent = replace(facts, utilisation_pct=None, temperature_c=None, power_w=None, throttled=(), problem=problem.message)
-        return Device(facts=silent, code=problem.code, remedy=problem.remedy.replace("INDEX", str(index)))
+        return Gpu(facts=silent, code=problem.code, remedy=problem.remedy.replace("INDEX", str(index)))
 
     def _tell_news(self, survey: Survey) -> None:
         # Without a driver there is nothing to tell: that is how most boxes are. One that was there and is not any more is news.
@@ -276,7 +276,7 @@ def _lost() -> EnvironmentLacking:
     return EnvironmentLacking(text, subject="gpu", remedy=remedy, code=code)
 
 
-def read_device(nvml: Any, index: int) -> Device:
+def read_device(nvml: Any, index: int) -> Gpu:
     """One device. Raises NVML's error when there is no such device or when it is gone."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = _offered(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -292,7 +292,7 @@ def read_device(nvml: Any, index: int) -> Device:
         throttled=throttle_words(_throttle_bits(nvml, handle)), ecc_errors=_ecc_errors(nvml, handle), mig=mig,
     )  # fmt: skip
     instances = mig_instances(nvml, handle, index) if mig else ()
-    return Device(facts=facts, processes=_processes(nvml, handle), instances=instances)
+    return Gpu(facts=facts, processes=_processes(nvml, handle), instances=instances)
 
 
 def _offered(nvml: Any, ask: Callable[[], T]) -> T | None:
