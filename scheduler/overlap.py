@@ -1,7 +1,7 @@
 """Whose time it was when several jobs ran on one device at once: each instant is divided equally among those in flight.
 
-A GPU runs streams at the same time and nobody can say which part of it each had: an event pair says how long an iteration *took*, which
-grows with every neighbour. Charging that would charge an instant once per job in flight, and shares would no longer add up to one device.
+A GPU runs streams at the same time and nobody can say which part of it each had: an event pair says how long an iteration *took*,
+which grows with every neighbour. Charging that would charge an instant once per job in flight, and shares would not add up to a device.
 So with k(t) iterations in flight an iteration from s to e is charged
 
     integral from s to e of dt / k(t)

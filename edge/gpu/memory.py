@@ -47,8 +47,8 @@ class Meter(Protocol):
 
 
 class TensorMeter:
-    """See the module's text. device_type: where the storages lie that count, 'cpu' or 'cuda'. Storages that were seen in earlier measured iterations and are still alive count in later ones too, also
-    where those do not touch them."""
+    """See the module's text. device_type: where the storages lie that count, 'cpu' or 'cuda'. Storages that were seen in earlier
+    measured iterations and are still alive count in later ones too, also where those do not touch them."""
 
     def __init__(self, device_type: str = "cpu") -> None:
         self.device_type = device_type
@@ -120,7 +120,11 @@ def _counting_mode() -> type:
             result = func(*args, **(kwargs or {}))
             self._meter.forget_dead()  # before looking at the result: it may lie where something has just died
             for leaf in (*tree_leaves(args), *tree_leaves(kwargs), *tree_leaves(result)):
-                if isinstance(leaf, torch.Tensor) and leaf.device.type == self._meter.device_type and leaf.layout == torch.strided:
+                if (
+                    isinstance(leaf, torch.Tensor)
+                    and leaf.device.type == self._meter.device_type
+                    and leaf.layout == torch.strided
+                ):
                     self._meter.see(leaf.untyped_storage())
             self._meter.remember_peak()
             return result
