@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+#: `infer`: a live camera's frames, which other jobs may delay by one iteration at most; `learn`: everything else.
+Role = Literal["infer", "learn"]
+
+#: Sums are compared with this tolerance, one byte: the rounding of a sum of decimals must not turn "exactly full" into "too much".
+BYTE_MIB = 2.0**-20
 
 
 @dataclass(frozen=True, kw_only=True)
