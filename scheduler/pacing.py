@@ -259,6 +259,10 @@ class Pacer:
     def share_pct(self, job: str) -> float:
         return self._jobs[job].share_pct
 
+    def rate_pct(self, job: str) -> float:
+        """How fast its bucket fills now: its share, and what is lent to it."""
+        return self._jobs[job].bucket.rate_pct
+
     def ledger(self, job: str, now_s: float) -> Ledger:
         """The job's history up to `now_s`."""
         self._book(self._jobs[job], now_s)

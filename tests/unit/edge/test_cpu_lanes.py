@@ -10,6 +10,7 @@ import pytest
 from configs.errors import JobCancelled
 from edge.clock import FakeClock, SystemClock
 from edge.gpu.lanes import LaneBackend, usable_cores
+from scheduler.salus.types import MemoryNeed
 
 
 def test_the_capacity_is_all_usable_cores_unless_told() -> None:
@@ -20,7 +21,8 @@ def test_the_capacity_is_all_usable_cores_unless_told() -> None:
 def test_a_waiting_job_starts_as_soon_as_another_lends_its_share() -> None:
     clock = FakeClock()
     backend = LaneBackend(capacity_pct=100, mode="work-conserving", clock=clock)
-    borrower, lender = backend.open_lane("borrower"), backend.open_lane("lender")
+    small = MemoryNeed(persistent_mib=1.0, ephemeral_mib=1.0)
+    borrower, lender = backend.open_lane("borrower", need=small), backend.open_lane("lender", need=small)
     backend.set_shares({"borrower": 10.0, "lender": 90.0})
     started_s: list[float] = []
 

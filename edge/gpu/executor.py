@@ -1,0 +1,467 @@
+"""The scheduling core of the `lanes` backends (Salus): one thread per job, one iteration at a time in each memory lane.
+
+Three things decide when a job's next iteration runs, and all must agree:
+
+    memory   it has a lane (`edge.gpu.tenants`); iterations in one lane never overlap, lanes do (card, section 2)
+    share    policy `plan`: its token bucket is not in debt (`scheduler.pacing`); the others: its share is not 0
+    order    of the jobs in a lane that could run, the policy picks one (`scheduler.salus.policies`)
+
+Latency: jobs with the role `infer` share memory lanes only among themselves, so a frame never waits for a training step's lane. And
+learning gives way: while a frame is analysed, learning jobs wait at their next checkpoint or iteration, as long as they can catch up
+(they save tokens meanwhile, `GIVE_WAY_S`). So learning delays a frame by one piece at most, and still gets its share.
+
+A job that holds a lane which others wait for is not paced at its checkpoints: it would keep the lane while it rests. It runs into debt,
+and pays before its next iteration.
+
+This file knows threads, locks and time (`edge.clock`); what a machine is, it asks of `edge.gpu.device`. Everything that is decided
+rather than done is in `scheduler/`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from configs.errors import JobCancelled, JobError
+from edge.clock import Clock, SystemClock
+from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
+from edge.gpu.device import Device, Seat
+from edge.gpu.tenants import ASIDE, Tenants
+from scheduler.pacing import Ledger, Pacer, PacingMode
+from scheduler.salus.types import MemoryNeed
+
+#: A checkpoint that comes sooner than this after the last charge does nothing: layers of microseconds need no accounting.
+CHECKPOINT_MIN_S = 0.001
+#: Learning gives way to a frame in work while it has saved less compute than this; 0.1 s are one point of a 10 s span.
+GIVE_WAY_S = 0.1
+#: No sign of life for this long inside an iteration: the job hangs.
+HUNG_S = 60.0
+#: Faults that are remembered.
+FAULTS_KEPT = 50
+
+
+class ExecutorLane:
+    """One job's lane; see `edge.gpu.base.Lane`. Made by `Executor.open_lane`; its fields belong to the executor's lock."""
+
+    def __init__(self, executor: Executor, job: str, role: Role, seat: Seat, lock: threading.Lock, *, key: str) -> None:
+        self.job = job
+        self.role = role
+        self._key = key  # its name among the tenants: a closed lane may still be there when the next of that job is opened
+        self._executor = executor
+        self._seat = seat
+        self._turn = threading.Condition(lock)
+        self._inside = False  # between the start of an iteration and its end
+        self._runs = False  # inside, and not waiting at a checkpoint
+        self._charged_s = 0.0  # reading of the seat at the last charge
+        self._alive_s = 0.0  # last sign of life
+        self._hung = False  # told already, of this piece
+        self._queued = False  # wants to start an iteration
+        self._waits = False  # asleep
+        self._gives_way = False
+        self._paced = False  # waited for its share, see `Pacer.wait_s`
+        self._holds: int | None = None  # the memory lane it occupies while inside
+        self._cancelled = False
+        self._closed = False
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        executor = self._executor
+        place, measure = executor._begin(self)
+        try:
+            with self._seat.iteration(place, measure=measure):
+                yield
+        finally:
+            executor._end(self, measured=measure)
+
+    def checkpoint(self) -> None:
+        if self._cancelled or self._closed:
+            raise _cancelled(self.job)
+        if not self._inside:  # a model used outside its job, to draw one picture, say
+            return
+        if self._seat.used_s() - self._charged_s >= CHECKPOINT_MIN_S:
+            self._executor._checkpoint(self)
+
+
+class Executor:
+    """Shares of a device for the jobs of this process, see the module's text.
+
+    capacity_pct: what may be promised (None: all the device has). mode, of the policy `plan`: 'capped' (a job gets its share, no more)
+    or 'work-conserving' (what nobody uses is lent, see `scheduler.pacing`). burst_s: compute a job may save up while the machine is too
+    busy to deliver. memory_mib: what the jobs may hold together (None: what the device says). max_lanes: most memory lanes (None: as
+    the policy needs). hung_s: see HUNG_S.
+    Thread-safe. Reports reach back 60 s.
+    """
+
+    name = "lanes"
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        capacity_pct: int | None = None,
+        mode: PacingMode = "capped",
+        policy: str = "plan",
+        burst_s: float = 0.25,
+        memory_mib: float | None = None,
+        max_lanes: int | None = None,
+        hung_s: float = HUNG_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.device = device
+        self.capacity_pct = device.capacity_pct if capacity_pct is None else capacity_pct
+        self.clock: Clock = clock or SystemClock()
+        self.policy = policy
+        self._hung_s = hung_s
+        self._pacer = Pacer(capacity_pct=self.capacity_pct, mode=mode, burst_s=burst_s, job_max_pct=device.job_max_pct)
+        self._tenants = Tenants(capacity_mib=device.memory_mib if memory_mib is None else memory_mib, max_lanes=max_lanes)
+        self._lanes: dict[str, ExecutorLane] = {}
+        self._holders: dict[int, ExecutorLane] = {}  # memory lane -> who is inside an iteration in it
+        self._infer_running = 0
+        self._opened = 0
+        self._faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
+        self._lock = threading.Lock()
+
+    # --- the seam: jobs -----------------------------------------------------------------------------------------------
+
+    def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
+        """See `edge.gpu.base`. A share that was set before the lane was opened counts from now on."""
+        with self._lock:
+            now_s = self.clock.monotonic_s()
+            self._pacer.open(job, now_s)
+            self._opened += 1
+            key = f"{job} ({self._opened})" if self._tenants.has(job) else job
+            try:
+                self._tenants.arrive(key, role, need, now_s)
+                seat = self.device.seat(job, role)
+            except Exception:
+                self._tenants.leave(key, now_s)
+                self._pacer.close(job, now_s)
+                raise
+            lane = self._lanes[job] = ExecutorLane(self, job, role, seat, self._lock, key=key)
+            self._wake_all()
+            return lane
+
+    def close_lane(self, job: str) -> None:
+        """Ends the lane; a thread that still uses it gets JobCancelled. No-op for an unknown job."""
+        with self._lock:
+            lane = self._lanes.pop(job, None)
+            if lane is None:
+                return
+            lane._closed = True
+            now_s = self.clock.monotonic_s()
+            self._pacer.close(job, now_s)
+            if not lane._inside:
+                self._let_go(lane, now_s)
+            self._notify(lane)
+            self._wake_all()
+
+    def set_shares(self, shares_pct: Mapping[str, float]) -> None:
+        """See `edge.gpu.base`. Work that is running is charged at the old shares up to this moment."""
+        with self._lock:
+            now_s = self.clock.monotonic_s()
+            self._charge_running(now_s)
+            self._pacer.set_shares(shares_pct, now_s)
+            self._wake_all()
+
+    def cancel(self, job: str) -> None:
+        """See `edge.gpu.base`. Stays in force until the lane is closed."""
+        with self._lock:
+            lane = self._lanes.get(job)
+            if lane is not None:
+                lane._cancelled = True
+                self._wake_all()
+
+    def close(self) -> None:
+        """See `edge.gpu.base`."""
+        with self._lock:
+            for lane in self._lanes.values():
+                lane._cancelled = True
+            self._wake_all()
+
+    # --- the seam: what is known --------------------------------------------------------------------------------------
+
+    def report(self, span_s: float = 10.0) -> dict[str, ShareReport]:
+        """See `edge.gpu.base`. Includes what running iterations have used so far. The span is cut to the lane's age and to
+        the history kept; ShareReport.span_s says what it covers. A job that waits for memory is not backlogged: no share would help.
+        ValueError: span_s is not positive."""
+        if not span_s > 0:
+            raise ValueError(f"span_s must be positive, got {span_s}")
+        with self._lock:
+            now_s = self.clock.monotonic_s()
+            self._charge_running(now_s)
+            return {
+                job: _report(job, self._pacer.ledger(job, now_s), now_s, span_s, self._pacer.share_pct(job))
+                for job in self._lanes
+            }
+
+    def memory(self) -> dict[str, JobMemory]:
+        """See `edge.gpu.base`."""
+        with self._lock:
+            return {job: self._tenants.memory(lane._key, job) for job, lane in self._lanes.items()}
+
+    def change_cost(self) -> ChangeCost:
+        """Nothing: shares are numbers that are looked at before the next piece of work."""
+        return ChangeCost()
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        return self.device.facts()
+
+    def faults(self) -> tuple[Fault, ...]:
+        """See `edge.gpu.base`."""
+        with self._lock:
+            self._look_for_hung(self.clock.monotonic_s())
+            return tuple(self._faults)
+
+    def ledger(self, job: str) -> Ledger:
+        """The account of an open lane, for measurements. KeyError: no such lane."""
+        with self._lock:
+            now_s = self.clock.monotonic_s()
+            self._charge_running(now_s)
+            return self._pacer.ledger(job, now_s)
+
+    def check(self) -> None:
+        """Invariants: those of the pacer and of the memory lanes; one iteration at most in each memory lane."""
+        with self._lock:
+            self._check()
+
+    # --- called by lanes, in the job's thread -------------------------------------------------------------------------
+
+    def _begin(self, lane: ExecutorLane) -> tuple[int | None, bool]:
+        """Waits for the job's turn. Returns (memory lane, None: aside; whether to measure)."""
+        with self._lock:
+            if lane._inside:
+                raise RuntimeError(f"job {lane.job!r}: iteration inside an iteration, or from a second thread")
+            self._wait_for_turn(lane, iteration=True)
+            place = self._tenants.place(lane._key)
+            assert place is not None
+            assert place not in self._holders, f"{lane.job}: lane {place} is taken"
+            lane._inside, lane._holds = True, place
+            self._holders[place] = lane
+            self._tenants.begin(lane._key)
+            self._start(lane, iteration=True)
+            measure = self.device.measures_always or self._tenants.wants_measuring(lane._key)
+            return (None if place == ASIDE else place), measure
+
+    def _end(self, lane: ExecutorLane, *, measured: bool) -> None:
+        with self._lock:
+            now_s = self.clock.monotonic_s()
+            if lane._runs:  # else cancelled at a checkpoint: charged there
+                self._charge(lane, now_s, done=True)
+            place, lane._inside, lane._holds = lane._holds, False, None
+            if place is not None and self._holders.get(place) is lane:
+                del self._holders[place]
+            self._tenants.end(lane._key, now_s)
+            if lane._closed:
+                self._let_go(lane, now_s)
+                return
+            self._pacer.rest(lane.job, now_s)
+            if measured:
+                self._learn_memory(lane, now_s)
+            self._pass_on(place, now_s)
+
+    def _checkpoint(self, lane: ExecutorLane) -> None:
+        lane._seat.settle()
+        with self._lock:
+            self._charge(lane, self.clock.monotonic_s(), done=True)
+            self._wait_for_turn(lane, iteration=False)
+            self._start(lane, iteration=False)
+
+    # --- whose turn it is (lock held) ---------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, lane: ExecutorLane, *, iteration: bool) -> None:
+        """Raises JobCancelled, or JobError when the job was removed; the job then rests."""
+        lane._paced, lane._queued = False, iteration
+        try:
+            while (wait_s := self._wait_s(lane, self.clock.monotonic_s(), iteration=iteration)) > 0:
+                lane._waits = True
+                self.clock.wait(lane._turn, None if math.isinf(wait_s) else wait_s)
+                lane._waits = False
+        finally:
+            lane._queued = lane._gives_way = False
+
+    def _wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
+        """Seconds until the lane might have its turn, 0: now, inf: not before something changes (which wakes it)."""
+        self._require_open(lane, now_s)
+        place = self._tenants.place(lane._key) if iteration else lane._holds
+        if place is None:
+            self._pacer.rest(lane.job, now_s)  # its share is of no use to it
+            return math.inf
+        self._pacer.want(lane.job, now_s)
+        if iteration or not self._others_wait_for(place):
+            share_s = self._share_s(lane, now_s)
+            if share_s > 0:
+                lane._paced = True
+                return share_s
+        way_s = self._give_way_s(lane)
+        lane._gives_way = way_s > 0
+        if lane._gives_way or not iteration:
+            return way_s
+        return 0.0 if self._is_its_turn(lane, place, now_s) else math.inf
+
+    def _require_open(self, lane: ExecutorLane, now_s: float) -> None:
+        removed = None if lane._closed else self._tenants.removed(lane._key)
+        if not (lane._cancelled or lane._closed or removed):
+            return
+        if not lane._closed:
+            self._pacer.rest(lane.job, now_s)
+        self._wake_all()
+        if lane._cancelled or lane._closed or removed is None:
+            raise _cancelled(lane.job)
+        raise JobError(removed.message, subject=lane.job, remedy=removed.remedy, code=removed.code)
+
+    def _is_its_turn(self, lane: ExecutorLane, place: int, now_s: float) -> bool:
+        if place in self._holders:
+            return False
+        chosen = self._pick(place, now_s)
+        if chosen is not None and chosen is not lane and chosen._waits:
+            self._notify(chosen)
+        return chosen is lane
+
+    def _share_s(self, lane: ExecutorLane, now_s: float) -> float:
+        if self.policy == "plan":
+            return self._pacer.wait_s(lane.job, now_s, resumed=lane._paced)
+        return 0.0 if self._pacer.share_pct(lane.job) > 0 else math.inf
+
+    def _give_way_s(self, lane: ExecutorLane) -> float:
+        """How long a learning job lets the frames in work go first."""
+        rate = self._pacer.rate_pct(lane.job) / 100.0
+        if lane.role == "infer" or not self._infer_running or rate <= 0:
+            return 0.0
+        return max(0.0, (GIVE_WAY_S - self._pacer.balance_s(lane.job)) / rate)
+
+    def _others_wait_for(self, place: int) -> bool:
+        return any(other._queued and self._tenants.place(other._key) == place for other in self._lanes.values())
+
+    def _pick(self, place: int, now_s: float) -> ExecutorLane | None:
+        """Of the jobs that wait for a free lane and could run now, the one whose turn it is."""
+        ready = [lane for lane in self._lanes.values() if self._could_start(lane, place, now_s)]
+        return max(ready, key=lambda lane: (self._pacer.balance_s(lane.job), lane.job), default=None)
+
+    def _could_start(self, lane: ExecutorLane, place: int, now_s: float) -> bool:
+        return (
+            lane._queued
+            and not (lane._cancelled or lane._closed or self._tenants.removed(lane._key))
+            and self._tenants.place(lane._key) == place
+            and self._share_s(lane, now_s) <= 0
+        )
+
+    # --- accounts and waking (lock held) ------------------------------------------------------------------------------
+
+    def _start(self, lane: ExecutorLane, *, iteration: bool) -> None:
+        now_s = self.clock.monotonic_s()
+        lane._runs, lane._alive_s, lane._hung = True, now_s, False
+        lane._charged_s = lane._seat.used_s()
+        if lane.role == "infer":
+            self._infer_running += 1
+        self._pacer.start(lane.job, now_s, iteration=iteration)
+
+    def _charge(self, lane: ExecutorLane, now_s: float, *, done: bool) -> None:
+        """Charges what the job used since the last charge."""
+        used_s = lane._seat.used_s()
+        charged_s, lane._charged_s = used_s - lane._charged_s, used_s
+        if done:
+            lane._runs = False
+            if lane.role == "infer":
+                self._infer_running -= 1
+                if not self._infer_running:
+                    self._wake_those_who_give_way()
+        if not lane._closed:
+            self._pacer.charge(lane.job, charged_s, now_s, done=done)
+
+    def _charge_running(self, now_s: float) -> None:
+        for lane in self._lanes.values():
+            if lane._runs:
+                self._charge(lane, now_s, done=False)
+
+    def _pass_on(self, place: int | None, now_s: float) -> None:
+        """A lane is free: wakes whose turn it is. Those whose share does not allow it yet wake by themselves."""
+        if place is not None and place not in self._holders:
+            following = self._pick(place, now_s)
+            if following is not None and following._waits:
+                self._notify(following)
+        if self._pacer.mode == "work-conserving":  # somebody rests: others may start earlier than they thought
+            self._wake_all()
+
+    def _wake_those_who_give_way(self) -> None:
+        for lane in self._lanes.values():
+            if lane._gives_way:
+                self._notify(lane)
+
+    def _wake_all(self) -> None:
+        for lane in self._lanes.values():
+            if lane._waits:
+                self._notify(lane)
+
+    def _notify(self, lane: ExecutorLane) -> None:
+        self.clock.notify_all(lane._turn)
+
+    # --- memory and faults (lock held) --------------------------------------------------------------------------------
+
+    def _learn_memory(self, lane: ExecutorLane, now_s: float) -> None:
+        usage = lane._seat.usage()
+        if usage is None:
+            return
+        before = self._tenants.table
+        self._tell(self._tenants.read(lane._key, usage, now_s))
+        if self._tenants.table is not before:
+            self._wake_all()
+
+    def _let_go(self, lane: ExecutorLane, now_s: float) -> None:
+        """A closed lane, outside any iteration: its memory is free, and others may fit now."""
+        self._tenants.leave(lane._key, now_s)
+        lane._seat.close()
+        self._wake_all()
+
+    def _look_for_hung(self, now_s: float) -> None:
+        for lane in list(self._lanes.values()):
+            if lane._runs and not lane._hung and now_s - lane._alive_s >= self._hung_s:
+                lane._hung = True
+                self._tell([self._give_up(lane, now_s)])
+
+    def _give_up(self, lane: ExecutorLane, now_s: float) -> Fault:
+        """A job that hangs keeps its memory and its thread, for neither can be taken away; those who share its lane are moved."""
+        used_s = lane._seat.used_s() - lane._charged_s
+        text = f"no sign of life for {now_s - lane._alive_s:.0f} s inside an iteration ({used_s:.1f} s of compute since)"
+        removed = lane.role == "learn"
+        remedy = "restart the box if it goes on: the job's memory is free only then"
+        if removed:
+            self._tenants.expel(lane._key, JobError(f"it hung: {text}", subject=lane.job, remedy=remedy, code="hung"), now_s)
+        if lane._holds == ASIDE:
+            del self._holders[ASIDE]  # others are measured although it is not done
+        elif lane._holds is not None:
+            moved = self._tenants.resettle(lane._holds, now_s)
+            text += f"; {len(moved)} jobs that shared its lane have another" if moved else ""
+        self._wake_all()
+        return Fault(at_s=now_s, job=lane.job, code="hung", text=text, remedy=remedy, removed=removed)
+
+    def _tell(self, faults: Iterable[Fault]) -> None:
+        self._faults.extend(faults)
+
+    def _check(self) -> None:
+        self._pacer.check()
+        self._tenants.check()
+        for place, lane in self._holders.items():
+            assert (lane._inside, lane._holds) == (True, place), f"{lane.job} holds lane {place} and is not in it"
+
+
+def _cancelled(job: str) -> JobCancelled:
+    return JobCancelled(f"job {job} was cancelled", subject=job)
+
+
+def _report(job: str, ledger: Ledger, now_s: float, span_s: float, share_pct: float) -> ShareReport:
+    start_s = max(now_s - span_s, ledger.entries()[0].at_s)
+    a, b = ledger.at(start_s), ledger.last()
+    covered_s = now_s - start_s
+    if covered_s <= 0:
+        return ShareReport(job=job, promised_pct=share_pct, received_pct=0.0, backlogged_frac=0.0, iterations=0, span_s=0.0)
+    return ShareReport(
+        job=job,
+        promised_pct=100.0 * (b.promised_s - a.promised_s) / covered_s,
+        received_pct=100.0 * (b.received_s - a.received_s) / covered_s,
+        backlogged_frac=(b.backlogged_s - a.backlogged_s) / covered_s,
+        iterations=round(b.iterations - a.iterations),
+        span_s=covered_s,
+    )

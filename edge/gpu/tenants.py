@@ -1,0 +1,325 @@
+"""Who holds how much memory of a device, and who may run: a job's way from "unknown" to a memory lane, and what happens when it lies.
+
+The decisions are `scheduler.salus.lanes.LaneTable`'s (eq. 2.1, algorithm 2.1); this is the book that a live device keeps with it:
+
+    unknown   nothing declared: its first `FIRST_READINGS` iterations run *aside*, one job at a time, and are measured
+    placed    it has a lane, and its iterations are measured now and then (always, where that costs nothing)
+    waiting   its memory does not fit now: it runs no iteration
+    removed   it can never fit, or took more than there is: JobError, and its memory counts until its lane is closed
+
+Salus is told a job's need, and charges the whole device where nobody says (card, section 7). We measure instead, with the padding of the
+released code: P x 1.1, then (P + E) x 1.05. A job's phases differ (a retraining looks at labels before it trains), so what is reserved
+grows whenever a reading says so, and is never taken back while the job lives. While a job runs aside, what it holds is not yet in the
+sum of S1; one job at a time, so that is one iteration of one job. An inference job is not removed for growing: it waits for room.
+
+Not thread-safe: the executor's lock is held. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from configs.errors import JobError
+from edge.gpu.base import Fault, JobMemory, Role
+from scheduler.salus.lanes import Decision, LaneRules, LaneTable, Step
+from scheduler.salus.types import MemoryNeed
+
+#: The lane of jobs that are measured before they are admitted.
+ASIDE = 0
+#: Measured iterations before a job without a declared need is admitted.
+FIRST_READINGS = 2
+#: Later, every so-many-th iteration is measured, and those in between whose number is a power of two.
+PERIOD = {"learn": 16, "infer": 512}
+#: The released code's padding (card, section 7).
+PERSISTENT_PADDING, PEAK_PADDING = 1.1, 1.05
+#: A job leaks when what it holds rose by at least so much in each of so many readings one after the other.
+LEAK_READINGS, LEAK_MIB = 5, 1.0
+#: Readings this close to what is reserved are within it.
+TOLERANCE_MIB = 0.5
+#: A job that has waited so long for memory is not overtaken by smaller ones any more.
+AGE_LIMIT_S = 300.0
+
+LESS_MEMORY = "use a smaller model, batch or input, or raise gpus.memory_mib"
+
+
+def padded(need: MemoryNeed, *, most_mib: float) -> MemoryNeed:
+    """What is reserved for a measured need: P x 1.1, then (P + E) x 1.05, as far as the device goes (card, section 7)."""
+    persistent_mib = PERSISTENT_PADDING * need.persistent_mib
+    peak_mib = max(need.peak_mib, min(most_mib, PEAK_PADDING * (persistent_mib + need.ephemeral_mib)))
+    persistent_mib = min(persistent_mib, peak_mib - need.ephemeral_mib)
+    return MemoryNeed(persistent_mib=persistent_mib, ephemeral_mib=peak_mib - persistent_mib)
+
+
+@dataclass(kw_only=True)
+class _Tenant:
+    role: Role
+    declared: MemoryNeed | None
+    since_s: float
+    started: int = 0  # iterations
+    readings: int = 0
+    seen: MemoryNeed = MemoryNeed(persistent_mib=0.0, ephemeral_mib=0.0)  # most of each class that was measured
+    held: deque[float] = field(default_factory=lambda: deque(maxlen=LEAK_READINGS + 1))
+    leak_told_mib: float = 0.0
+    removed: JobError | None = None
+
+
+class Tenants:
+    """capacity_mib: what the jobs may hold together; max_lanes: most lanes at a time (None: as many as fit)."""
+
+    def __init__(self, *, capacity_mib: float, max_lanes: int | None) -> None:
+        self.table = LaneTable(
+            rules=LaneRules(capacity_mib=capacity_mib, max_lanes=max_lanes, age_limit_s=AGE_LIMIT_S, apart=True)
+        )
+        self._tenants: dict[str, _Tenant] = {}
+        self._inside: set[str] = set()  # jobs in an iteration in a lane of the table
+        self._settled = True  # nothing waits for a lane to slide
+        self._stale = False  # the table does not know of iterations that began or ended since it was settled
+
+    @property
+    def capacity_mib(self) -> float:
+        return self.table.rules.capacity_mib
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def arrive(self, job: str, role: Role, need: MemoryNeed | None, at_s: float) -> None:
+        """Raises JobError when a declared need can never fit."""
+        self._tenants[job] = tenant = _Tenant(role=role, declared=need, since_s=at_s)
+        if need is None:
+            return
+        problem = self._admit(job, need, at_s)
+        if problem:
+            del self._tenants[job]
+            raise _too_large(job, problem)
+        tenant.seen = need
+
+    def leave(self, job: str, at_s: float) -> None:
+        """The job has gone, outside any iteration."""
+        self._tenants.pop(job, None)
+        if job in self.table.residents or self._waits(job):
+            self._finish(job, at_s)
+
+    def begin(self, job: str) -> None:
+        """An iteration starts at `place(job)`."""
+        self._tenants[job].started += 1
+        if job in self.table.residents:
+            self._inside.add(job)
+            self._move_along(lambda: self.table.begin(job))
+
+    def end(self, job: str, at_s: float) -> None:
+        """It has ended. To be told before `leave` and `read`."""
+        if job in self._inside:
+            self._inside.remove(job)
+            self._move_along(lambda: self.table.end(job, at_s=at_s))
+
+    def read(self, job: str, usage: MemoryNeed, at_s: float) -> list[Fault]:
+        """What an iteration that has just ended was measured to take; what has to be told of it."""
+        tenant = self._tenants[job]
+        tenant.readings += 1
+        tenant.held.append(usage.persistent_mib)
+        tenant.seen = _most(tenant.seen, usage)
+        if tenant.removed:
+            return []
+        if not self._known(job):
+            return self._first_admission(job, tenant, at_s)
+        return [*self._outgrown(job, tenant, usage, at_s), *self._leaking(job, tenant, at_s)]
+
+    def expel(self, job: str, error: JobError, at_s: float) -> None:
+        """The job is to run no more: its next iteration raises `error`."""
+        self._tenants[job].removed = error
+        if job in self.table.residents:
+            self._apply(lambda: self.table.expel(job, str(error), at_s=at_s))
+
+    def resettle(self, lane: int, at_s: float) -> tuple[str, ...]:
+        """Looks for other lanes for those who share `lane` with a job that hangs; returns who has one."""
+        moved = []
+        for job in self.table.members(lane) if lane != ASIDE else ():
+            tenant = self._tenants[job]
+            if job in self._inside or tenant.removed:
+                continue
+            need = self.table.residents[job].need
+            self._finish(job, at_s)
+            self._admit(job, need, at_s)
+            if self.place(job) not in (None, lane):
+                moved.append(job)
+        return tuple(moved)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def has(self, job: str) -> bool:
+        return job in self._tenants
+
+    def place(self, job: str) -> int | None:
+        """The lane in which the job may run its next iteration, `ASIDE`, or None: it has to wait for memory."""
+        if not self._known(job):
+            return ASIDE
+        lane = self.table.lane_of(job)
+        if lane is None:
+            return None
+        return lane.id if self._settled or lane.running is not None or self.table.may_start(job) else None
+
+    def removed(self, job: str) -> JobError | None:
+        return self._tenants[job].removed
+
+    def wants_measuring(self, job: str) -> bool:
+        """Whether the iteration that has just begun should be measured."""
+        tenant = self._tenants[job]
+        number = tenant.started - 1
+        early = number < FIRST_READINGS or number & (number - 1) == 0
+        return early and number < PERIOD[tenant.role] or number % PERIOD[tenant.role] == 0
+
+    def memory(self, key: str, job: str) -> JobMemory:
+        """key: as it arrived; job: what to call it."""
+        tenant = self._tenants[key]
+        lane = self.table.lane_of(key)
+        need = tenant.seen if tenant.readings or tenant.declared else None
+        return JobMemory(
+            job=job, need=need, measured=tenant.readings >= FIRST_READINGS, lane=lane.id if lane else None,
+            lane_mib=lane.size_mib if lane else 0.0, held_mib=tenant.held[-1] if tenant.held else None,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """The table's invariants, and that nobody is in two places."""
+        self._catch_up()
+        self.table.check()
+        assert self._inside <= set(self.table.residents), f"{self._inside - set(self.table.residents)} run without a lane"
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _known(self, job: str) -> bool:
+        return job in self.table.residents or self._waits(job)
+
+    def _waits(self, job: str) -> bool:
+        return any(w.job == job for w in self.table.waiting)
+
+    def _admit(self, job: str, need: MemoryNeed, at_s: float) -> str:
+        """'' or why it can never fit."""
+        role = self._tenants[job].role
+        step = self._apply(lambda: self.table.admit(job, need, at_s=at_s, role=role))
+        return next((d.why for d in step.decisions if d.job == job and d.kind == "refused"), "")
+
+    def _finish(self, job: str, at_s: float) -> None:
+        self._apply(lambda: self.table.finish(job, at_s=at_s))
+
+    def _first_admission(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
+        if tenant.readings < FIRST_READINGS:
+            return []
+        problem = self._admit(job, padded(tenant.seen, most_mib=self.capacity_mib), at_s)
+        return [self._remove(job, problem, at_s)] if problem else []
+
+    def _outgrown(self, job: str, tenant: _Tenant, usage: MemoryNeed, at_s: float) -> list[Fault]:
+        resident = self.table.residents.get(job)
+        has = resident.need if resident else next(w.need for w in self.table.waiting if w.job == job)
+        within = (
+            usage.persistent_mib <= has.persistent_mib + TOLERANCE_MIB
+            and usage.ephemeral_mib <= has.ephemeral_mib + TOLERANCE_MIB
+        )
+        if within:
+            return []
+        wanted, decision = self._resize(job, has, tenant.seen, at_s)
+        if decision.kind in ("expelled", "refused"):
+            return self._no_room(job, tenant, wanted, decision, at_s)
+        if tenant.declared is None and decision.kind != "paused":
+            return []
+        said = f"declared {_words(tenant.declared)}" if tenant.declared else f"had {_words(has)}"
+        done = {"paused": "it waits for room"}.get(decision.kind, "its lane was made to fit")
+        return [
+            Fault(
+                at_s=at_s,
+                job=job,
+                code="memory",
+                text=f"it {said}, and takes {_words(usage)}: {done}",
+                remedy="declare what it takes, or leave it out: then it is measured",
+            )  # fmt: skip
+        ]
+
+    def _resize(self, job: str, has: MemoryNeed, seen: MemoryNeed, at_s: float) -> tuple[MemoryNeed, Decision]:
+        """Reserves what was seen and what is reserved already; with padding where that fits, else without."""
+        for need in (padded(seen, most_mib=self.capacity_mib), seen):
+            wanted = _most(has, need)
+            self._catch_up()
+            step = self.table.resize(job, wanted, at_s=at_s)
+            decision = next(d for d in step.decisions if d.job == job)
+            if decision.kind in ("resized", "moved", "placed"):
+                break
+        self._apply(lambda: step)
+        return wanted, decision
+
+    def _no_room(self, job: str, tenant: _Tenant, wanted: MemoryNeed, decision: Decision, at_s: float) -> list[Fault]:
+        if tenant.role == "infer" and decision.kind == "expelled" and wanted.peak_mib <= self.capacity_mib:
+            self._finish(job, at_s)
+            self._admit(job, wanted, at_s)
+            text = f"{decision.why}: it analyses nothing until there is room"
+            return [Fault(at_s=at_s, job=job, code="memory", text=text, remedy=LESS_MEMORY)]
+        return [self._remove(job, decision.why, at_s)]
+
+    def _remove(self, job: str, why: str, at_s: float) -> Fault:
+        error = _too_large(job, why)
+        self.expel(job, error, at_s)
+        return Fault(at_s=at_s, job=job, code="memory", text=error.message, remedy=error.remedy, removed=True)
+
+    def _leaking(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
+        held = list(tenant.held)
+        rises = [b - a for a, b in zip(held, held[1:], strict=False)]
+        if len(rises) < LEAK_READINGS or min(rises) < LEAK_MIB or held[-1] < 2 * tenant.leak_told_mib:
+            return []
+        tenant.leak_told_mib = held[-1]
+        text = (
+            f"it leaks: it holds {held[-1]:.0f} MiB, {held[-1] - held[0]:.0f} MiB more than {LEAK_READINGS} measurements ago, "
+            "and more each time"
+        )
+        remedy = "stop it before it fills gpus.memory_mib (then it is removed), and report it with the log"
+        return [Fault(at_s=at_s, job=job, code="leak", text=text, remedy=remedy)]
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+    # An iteration's begin and end change nothing as long as no lane has to slide, and a copy of the table per iteration would cost more
+    # than all the rest of the executor. So they are told to the table only when something else happens, or when a lane has to slide.
+
+    def _apply(self, event: Callable[[], Step]) -> Step:
+        self._catch_up()
+        step = event()
+        self.table = step.table
+        self._settled = _is_settled(self.table)
+        return step
+
+    def _move_along(self, event: Callable[[], Step]) -> None:
+        if self._settled:
+            self._stale = True
+            return
+        self._apply(event)
+
+    def _catch_up(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        running = {lane.running for lane in self.table.lanes.values() if lane.running is not None}
+        for job in running - self._inside:
+            self.table = self.table.end(job).table
+        for job in self._inside - running:
+            self.table = self.table.begin(job).table
+
+
+def _is_settled(table: LaneTable) -> bool:
+    return (
+        not table.holes()
+        and all(lane.base_mib is not None and lane.held_mib == lane.size_mib for lane in table.lanes.values())
+        and all(
+            r.loaded_mib >= r.need.persistent_mib and r.wanted is None and not (r.leaving and r.lane is not None)
+            for r in table.residents.values()
+        )
+    )
+
+
+def _most(a: MemoryNeed, b: MemoryNeed) -> MemoryNeed:
+    return MemoryNeed(
+        persistent_mib=max(a.persistent_mib, b.persistent_mib), ephemeral_mib=max(a.ephemeral_mib, b.ephemeral_mib)
+    )
+
+
+def _words(need: MemoryNeed) -> str:
+    return f"{need.persistent_mib:.0f} MiB for good and {need.ephemeral_mib:.0f} MiB in an iteration"
+
+
+def _too_large(job: str, why: str) -> JobError:
+    return JobError(f"no memory for it: {why}", subject=job, remedy=LESS_MEMORY, code="out_of_memory")
