@@ -24,6 +24,9 @@ class Seat(Protocol):
     def settle(self) -> None:
         """At a checkpoint: waits until what was launched so far is done, so that `used_s` is exact. Nothing to do on a CPU."""
 
+    def resume(self) -> None:
+        """After a checkpoint, outside the lock, when the job may go on: what it waited there is not compute. Nothing to do on a CPU."""
+
     def used_s(self) -> float:
         """Seconds of compute at 100 pct that the job has used since it has the seat; never falls, stands still between iterations. From
         any thread, under the core's lock: never waits, and may lag behind while the device works."""
