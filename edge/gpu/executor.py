@@ -268,6 +268,7 @@ class Executor:
             self._charge(lane, self.clock.monotonic_s(), done=True)
             self._wait_for_turn(lane, iteration=False)
             self._start(lane, iteration=False)
+        lane._seat.resume()
 
     # --- whose turn it is (lock held) ---------------------------------------------------------------------------------
 

@@ -67,6 +67,9 @@ class CpuSeat:
     def settle(self) -> None:
         """A CPU has done what it was told to do."""
 
+    def resume(self) -> None:
+        """A thread that waited used no CPU time."""
+
     def used_s(self) -> float:
         before_s, thread_id, started_s = self._state
         if thread_id is None:
