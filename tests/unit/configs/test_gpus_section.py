@@ -1,0 +1,62 @@
+"""Section `gpus`: what cannot be kept is refused at the door, as far as that is known without asking the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.load import parse_config
+from configs.schema.box import GpusSection
+from scheduler.salus.policies import POLICIES
+
+
+def problems(gpus: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"gpus: {gpus}")
+    return "; ".join(f"{path}: {text}" for path, text in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("{backend: green}", "backend green keeps shares of a GPU: set device to cuda"),
+        ("{backend: mps}", "backend mps keeps shares of a GPU"),
+        ("{backend: mig, device: cpu}", "backend mig keeps shares of a GPU"),
+        ("{device: cuda, capacity_pct: 200}", "capacity_pct 200 cannot be kept"),
+        ("{device: cuda, backend: green, policy: fair}", "policy fair is for backend lanes or mig"),
+        ("{backend: none, max_lanes: 2}", "none has no lanes"),
+        ("{mig_instance: MIG-1}", "is for backend mig"),
+        ("{device: cuda, backend: mig, mig_instance: GPU-1}", "MIG-"),
+        ("{policy: fastest}", "gpus.policy"),
+        ("{backend: magic}", "gpus.backend"),
+        ("{max_lanes: 0}", "gpus.max_lanes: must be 1 to 64"),
+        ("{memory_mib: 1}", "gpus.memory_mib: must be 64 to"),
+        ("{index: -1}", "gpus.index"),
+        ("{mig_reconfigure: true}", "gpus.mig_reconfigure: must be false"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(gpus: str, words: str) -> None:
+    found = problems(gpus)
+    assert words in found
+    assert found.startswith("gpus")
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        "{}", "{backend: none}", "{policy: srtf, max_lanes: 1, memory_mib: 512}", "{device: cuda, backend: mps, memory_mib: 4096}",
+        "{device: cuda, index: 3, backend: mig, mig_instance: MIG-5, policy: fair}", "{capacity_pct: 400}",
+    ],
+)  # fmt: skip
+def test_what_can_be_is_taken(gpus: str) -> None:
+    parse_config(f"gpus: {gpus}")
+
+
+def test_a_box_computes_on_its_cpu_and_keeps_the_plan_unless_told_otherwise() -> None:
+    default = GpusSection()
+    assert (default.device, default.backend, default.policy, default.mig_reconfigure) == ("cpu", "lanes", "plan", False)
+
+
+def test_the_policies_are_those_of_salus() -> None:
+    offered = GpusSection.model_json_schema()["properties"]["policy"]["enum"]
+    assert set(offered) <= set(POLICIES)
