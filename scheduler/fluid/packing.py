@@ -11,10 +11,12 @@ widest before a further GPU stops helping, as measured by beta; the text estimat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from configs.errors import UsageError
 from scheduler.fluid.types import ROUNDING
+from scheduler.salus.lanes import LaneTable
+from scheduler.salus.types import MemoryNeed
 
 #: O_th: less than this part of the time saved is not worth a further co-resident.
 GAIN_MIN = 0.1
@@ -78,10 +80,19 @@ def fastest_width(beta: float, *, most: int) -> int:
     return w
 
 
-def memory_cap(admits: Callable[[int], bool], *, most: int) -> int:
-    """Most trials that fit at once, at least 1 (a trial alone is somebody else's question). admits: whether p of them can be admitted
-    beside what is resident; more of them never fit better."""
-    p = 1
-    while p < most and admits(p + 1):
-        p += 1
-    return p
+def memory_cap(need: MemoryNeed, table: LaneTable, *, most: int) -> int:
+    """Most trials that may run at once beside what `table` holds, at least 1 (one alone is a question of its own). Each needs a lane for
+    itself (step A of Salus's admission): two that share one would take turns. need: of the hungriest trial. Raises nothing: `table` is
+    a value, nobody is admitted for real."""
+    p = 0
+    while p < most:
+        step = table.admit(f"fluid/{p}", need)
+        if not step.decisions or (step.decisions[0].kind, step.decisions[0].step) != ("placed", "A"):
+            break
+        table, p = step.table, p + 1
+    return max(1, p)
+
+
+def hungriest(needs: Sequence[MemoryNeed]) -> MemoryNeed:
+    """Enough for any of them. Raises ValueError for none."""
+    return MemoryNeed(persistent_mib=max(n.persistent_mib for n in needs), ephemeral_mib=max(n.ephemeral_mib for n in needs))

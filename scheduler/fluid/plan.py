@@ -22,6 +22,9 @@ from scheduler.fluid.widths import static_widths
 
 Way = Literal["one-by-one", "fifo", "fluid"]
 
+#: Most GPUs that the leftover pass gives away: each is a simulation of the group.
+LEFTOVER_MOST = 16
+
 #: A makespan that differs by rounding alone is not better.
 _BETTER = 1e-9
 
@@ -59,7 +62,9 @@ def leftover_widths(trials: Sequence[Trial], pool: Pool, rules: Rules = OURS) ->
     most n."""
     widths = static_widths(trials, pool)
     course = fluid(trials, pool, rules, widths=widths)
-    while sum(w for w in widths.values() if w >= 1) < pool.gpus and course.end_s:
+    for _ in range(LEFTOVER_MOST):
+        if sum(w for w in widths.values() if w >= 1) >= pool.gpus or not course.end_s:
+            break
         last = max(course.end_s, key=lambda id: (course.end_s[id], widths[id]))
         wider = widths | {last: Fraction(math.floor(widths[last]) + 1)}
         if wider[last] > pool.width_max:

@@ -193,9 +193,7 @@ class _Simulation:
     def _set_gpus(self, gpus: int) -> None:
         self.pool = replace(self.pool, gpus=gpus)
         if gpus >= len(self.layout.gpus):
-            missing = gpus - len(self.layout.gpus)
-            first = max(self.layout.gpus, default=-1) + 1
-            self.layout.gpus += range(first, first + missing)
+            self.layout.add_gpus(gpus - len(self.layout.gpus))
             return
         loss = after_loss([a.now for a in self.running.values()], self.layout, self.pool)
         self.layout = loss.layout

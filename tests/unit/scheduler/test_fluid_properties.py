@@ -39,8 +39,10 @@ from scheduler.fluid import (
     static_widths,
     width_max,
 )
-from scheduler.fluid.packing import fastest_width, memory_cap
+from scheduler.fluid.packing import fastest_width, hungriest, memory_cap
 from scheduler.fluid.widths import after_loss
+from scheduler.salus.lanes import LaneRules, LaneTable
+from scheduler.salus.types import MemoryNeed
 
 HEIGHTS = st.floats(0.01, 1000.0)
 POOLS = st.builds(Pool, gpus=st.integers(1, 8), share_max=st.integers(1, 4), width_max=st.integers(1, 6))
@@ -261,9 +263,25 @@ def test_d_is_where_another_gpu_stops_helping(beta: float, most: int) -> None:
     assert speeds[fastest_width(beta, most=most) - 1] == pytest.approx(max(speeds[:most]))
 
 
-@pytest.mark.parametrize("fits", [0, 1, 2, 5, 9])
-def test_memory_caps_c(fits: int) -> None:
-    assert memory_cap(lambda p: p <= fits, most=6) == max(1, min(fits, 6))
+@pytest.mark.parametrize(
+    ("capacity_mib", "resident", "c"),
+    [(16.0, 0.0, 6), (11.9, 0.0, 5), (4.0, 0.0, 2), (3.9, 0.0, 1), (1.0, 0.0, 1), (16.0, 13.0, 1), (16.0, 8.0, 4)],
+)
+def test_memory_caps_c(capacity_mib: float, resident: float, c: int) -> None:
+    """P = 0.5, E = 1.5: p of them take 2 p, beside what is there already."""
+    table = LaneTable(rules=LaneRules(capacity_mib=capacity_mib))
+    if resident:
+        table = table.admit("camera", MemoryNeed(persistent_mib=resident, ephemeral_mib=0.0)).table
+    need = hungriest([MemoryNeed(persistent_mib=0.5, ephemeral_mib=1.0), MemoryNeed(persistent_mib=0.1, ephemeral_mib=1.5)])
+    before = table
+    assert memory_cap(need, table, most=6) == c
+    assert table == before
+
+
+def test_trials_that_would_take_turns_in_a_lane_are_not_packed() -> None:
+    """Card of Salus, T3: with at most 2 lanes 60 models are resident, but only two run at once."""
+    table = LaneTable(rules=LaneRules(capacity_mib=16.0, max_lanes=2))
+    assert memory_cap(MemoryNeed(persistent_mib=0.25, ephemeral_mib=0.4), table, most=60) == 2
 
 
 @pytest.mark.parametrize(
