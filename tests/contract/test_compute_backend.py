@@ -13,12 +13,16 @@ import pytest
 from configs.errors import JobCancelled
 from edge.clock import FakeClock
 from edge.gpu.base import ComputeBackend, Lane
+from edge.gpu.cuda_lanes import CudaLanes
+from edge.gpu.executor import Executor
+from edge.gpu.fake_cuda import FakeCudaDevice, FakeTensorMeter
 from edge.gpu.lanes import LaneBackend
 
 
 class Bench(Protocol):
     backend: ComputeBackend
     lends: bool  # jobs get more than their share while nobody else wants it
+    sees_inside: bool  # a piece of work is accounted while it runs, not only at its end
 
     def work(self, compute_s: float) -> None:
         """The calling job computes for `compute_s` at 100 pct."""
@@ -32,6 +36,8 @@ class Bench(Protocol):
 
 
 class CpuBench:
+    sees_inside = False
+
     def __init__(self, mode: str) -> None:
         self.clock = FakeClock(start_s=1000.0)
         self.lends = mode == "work-conserving"
@@ -44,7 +50,28 @@ class CpuBench:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
 
 
+class CudaLanesBench:
+    """One GPU in virtual time."""
+
+    sees_inside = True
+
+    def __init__(self, mode: str) -> None:
+        self.clock = FakeClock(start_s=1000.0)
+        self.lends = mode == "work-conserving"
+        self.cuda = FakeCudaDevice(self.clock)
+        device = CudaLanes(self.cuda, clock=self.clock, tensors=FakeTensorMeter)
+        self.backend = Executor(device, mode=mode, clock=self.clock)  # type: ignore[arg-type]
+        self.work = self.cuda.compute
+        self.spawn = self.clock.spawn
+        self.join = self.clock.join
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance_to(self.clock.monotonic_s() + seconds)
+
+
 BENCHES: dict[str, Callable[[], Bench]] = {
+    "cuda-lanes-capped": lambda: CudaLanesBench("capped"),
+    "cuda-lanes-work-conserving": lambda: CudaLanesBench("work-conserving"),
     "lanes-capped": lambda: CpuBench("capped"),
     "lanes-work-conserving": lambda: CpuBench("work-conserving"),
 }
@@ -77,7 +104,7 @@ def keep_busy(bench: Bench, job: str, piece_s: float = 0.05) -> Lane:
 
 
 def test_shares_are_kept_over_ten_seconds(bench: Bench) -> None:
-    shares = {"a": 90.0, "b": 70.0, "c": 40.0}
+    shares = {job: part * bench.backend.capacity_pct for job, part in {"a": 0.45, "b": 0.35, "c": 0.2}.items()}
     bench.backend.set_shares(shares)
     for job in shares:
         keep_busy(bench, job)
@@ -98,9 +125,10 @@ def test_new_shares_replace_all_old_ones_and_wake_waiters(bench: Bench) -> None:
     keep_busy(bench, "b")
     bench.pass_time(10.0)
     assert bench.backend.report()["a"].iterations == 0  # share 0 until named
-    bench.backend.set_shares({"a": 100.0, "b": 100.0})
+    half = bench.backend.capacity_pct / 2
+    bench.backend.set_shares({"a": half, "b": half})
     bench.pass_time(10.0)
-    assert bench.backend.report(10.0)["a"].received_pct == pytest.approx(100.0, abs=5.0)
+    assert bench.backend.report(10.0)["a"].received_pct == pytest.approx(half, abs=5.0)
     bench.backend.set_shares({"b": 100.0})
     bench.pass_time(5.0)
     bench.backend.report()
@@ -157,7 +185,8 @@ def test_a_running_iteration_is_in_the_report(bench: Bench) -> None:
 
     bench.spawn(body)
     bench.pass_time(3.0)
-    assert bench.backend.report(3.0)["a"].received_pct == pytest.approx(100.0 * 2.0 / 3.0)
+    seen_s = 3.0 if bench.sees_inside else 2.0
+    assert bench.backend.report(3.0)["a"].received_pct == pytest.approx(100.0 * seen_s / 3.0)
     bench.pass_time(2.0)
 
 

@@ -1,0 +1,269 @@
+"""The GPU under the scheduling core of `lanes` (`edge.gpu.executor`): streams, private pools, and time by events (card, section 10).
+
+- **A memory lane is a stream and a private pool.** Lanes run at the same time, iterations of one lane never (the core sees to it). A
+  lane that frames use is an urgent stream: its blocks are placed on the device before those of training. Pools have no limit; that a
+  lane stays in its size follows from what its jobs were measured to take.
+- **An iteration ends when the device is done**, not when Python is: the job's thread waits for an event (others run meanwhile). Only
+  then may the next iteration of the lane use its memory.
+- **Time is the device's**: an event pair measures each piece. Where pieces of several jobs overlap, each instant is divided among them
+  (`scheduler.overlap`), so all that jobs received is never more than one device.
+- **The default stream first**: what was loaded or copied on the default stream before an iteration begins is there when it begins.
+
+A failed allocation ends the iteration as JobError 'out_of_memory'; the other jobs go on. A broken context ('device') is the end of every
+CUDA job of this process, whoever broke it: every iteration from then on raises and says so. Only processes can be kept apart (`mps`,
+`mig`), and even MPS ends all clients of a device whose context one of them poisons.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from configs.errors import EnvironmentLacking, JobError
+from edge.clock import Clock, SystemClock
+from edge.gpu.base import DeviceFacts, Role
+from edge.gpu.cuda import CudaDevice, Event, Pool, Stream, TorchCudaDevice, cuda_missing
+from edge.gpu.cuda_memory import SPARED_MIB, CudaMemoryMeter
+from edge.gpu.executor import Executor
+from edge.gpu.memory import Meter, TensorMeter
+from scheduler.overlap import Overlap
+from scheduler.pacing import PacingMode
+from scheduler.salus.types import MemoryNeed
+
+
+@dataclass(kw_only=True)
+class _MemoryLane:
+    """The device's side of a memory lane. pool: None until it is used, or after somebody left it (what it cached is given back)."""
+
+    stream: Stream
+    pool: Pool | None = None
+
+
+class CudaSeat:
+    """One job's place on the GPU; see `edge.gpu.device.Seat`."""
+
+    def __init__(self, device: CudaLanes, job: str, role: Role, meter: CudaMemoryMeter) -> None:
+        self.job = job
+        self.role: Role = role
+        self._device = device
+        self._meter = meter
+        self._kept: list[Pool] = []  # pools in which something of the job outlived its iteration
+        self._lanes_used: set[int] = set()
+        self._stream: Stream | None = None  # of the iteration in flight
+        self._piece: tuple[Event, float] | None = None  # start of the piece in flight: its event, the host's time
+
+    @contextmanager
+    def iteration(self, lane: int | None, *, measure: bool) -> Iterator[None]:
+        """See `edge.gpu.device.Seat`. JobError 'out_of_memory' or 'device', see the module's text."""
+        self._device.require_sound(self.job)
+        try:
+            place = self._device.lane_for(self, lane)
+            fresh = measure and self._meter.in_full
+            pool = self._device.pool_for(place, fresh=fresh, warm_up=self._meter.warming_up)
+            with self._in_flight(place.stream), ExitStack() as stack:
+                if measure:
+                    stack.enter_context(self._meter.measuring(pool))
+                stack.enter_context(self._device.cuda.inside(place.stream, pool))
+                yield
+            outlived = measure and self._meter.read(pool)
+            if outlived:
+                self._kept.append(pool)
+            if outlived or lane is None:  # what was cached aside is in no lane's account
+                place.pool = None
+        except Exception as error:
+            self._device.judge(error, self.job)
+            raise
+        finally:
+            self._meter.counted()
+
+    @contextmanager
+    def _in_flight(self, stream: Stream) -> Iterator[None]:
+        self._stream = stream
+        self.resume()
+        try:
+            yield
+        finally:
+            try:
+                self.settle()
+            finally:
+                self._stream = None
+
+    def resume(self) -> None:
+        """The body goes on launching: a new piece begins."""
+        assert self._stream is not None
+        now_s = self._device.clock.monotonic_s()
+        self._piece = (self._device.cuda.mark(self._stream), now_s)
+        self._device.began(self.job, now_s)
+
+    def settle(self) -> None:
+        """The piece in flight ends when the device has done it. Nothing, where there is none. Raises what went wrong on the device."""
+        if self._piece is None or self._stream is None:
+            return
+        (start, start_s), self._piece = self._piece, None
+        end_s = self._device.clock.monotonic_s()
+        try:
+            end = self._device.cuda.mark(self._stream)
+            self._device.cuda.wait(end)
+            end_s = start_s + self._device.cuda.seconds_between(start, end)
+        finally:
+            self._device.ended(self.job, end_s)
+
+    def used_s(self) -> float:
+        return self._device.used_s(self.job)
+
+    def usage(self) -> MemoryNeed | None:
+        return self._meter.usage()
+
+    def close(self) -> None:
+        """What the job left cached in its lanes goes back to the driver when the lane's next pool is made."""
+        self._kept.clear()
+        self._device.left(self.job, self._lanes_used)
+
+
+class CudaLanes:
+    """One GPU for the jobs of this process; see `edge.gpu.device.Device`.
+
+    cuda: the seam. tensors: makes a job's tensor meter. memory_mib: what jobs may hold together (None: what is free now, less
+    SPARED_MIB). facts: says what the driver knows of the device (None: what torch knows).
+    """
+
+    name = "lanes"
+    capacity_pct = 100
+    parallel = 1
+    job_max_pct = 100.0
+    measures_always = False
+
+    def __init__(
+        self,
+        cuda: CudaDevice,
+        *,
+        clock: Clock | None = None,
+        tensors: Callable[[], Meter] = lambda: TensorMeter("cuda"),
+        memory_mib: float | None = None,
+        facts: Callable[[], tuple[DeviceFacts, ...]] | None = None,
+    ) -> None:
+        self.cuda = cuda
+        self.clock: Clock = clock or SystemClock()
+        self._tensors = tensors
+        self._facts = facts
+        free_mib, self._total_mib = cuda.memory_mib()
+        self.memory_mib = max(0.0, free_mib - SPARED_MIB) if memory_mib is None else memory_mib
+        self._lanes: dict[tuple[int | None, Role], _MemoryLane] = {}
+        self._overlap = Overlap()
+        self._lock = threading.Lock()
+        self._broken = ""
+
+    def seat(self, job: str, role: Role) -> CudaSeat:
+        return CudaSeat(self, job, role, CudaMemoryMeter(self.cuda, self._tensors()))
+
+    def used_mib(self) -> float | None:
+        return self.cuda.live_mib()
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        if self._facts is not None:
+            return self._facts()
+        found, (free_mib, total_mib) = self.cuda.properties(), self.cuda.memory_mib()
+        return (
+            DeviceFacts(
+                index=self.cuda.index,
+                name=found.name,
+                uuid=found.uuid,
+                memory_total_mib=total_mib,
+                memory_used_mib=total_mib - free_mib,
+            ),
+        )
+
+    # --- called by seats ----------------------------------------------------------------------------------------------
+
+    def lane_for(self, seat: CudaSeat, lane: int | None) -> _MemoryLane:
+        """The stream and pool of a memory lane; lane None: the place aside, where newcomers are measured one at a time."""
+        if lane is not None:
+            seat._lanes_used.add(lane)
+        with self._lock:
+            key = (lane, seat.role)
+            if key not in self._lanes:
+                self._lanes[key] = _MemoryLane(stream=self.cuda.stream(urgent=seat.role == "infer"))
+            return self._lanes[key]
+
+    def pool_for(self, place: _MemoryLane, *, fresh: bool, warm_up: bool) -> Pool | None:
+        """Where an iteration allocates. A measured one replaces the lane's pool: what that had cached is given back first, so that
+        measuring takes no memory beyond the lane's."""
+        if warm_up:
+            return None
+        if fresh or place.pool is None:
+            place.pool = None
+            place.pool = self.cuda.pool()
+        return place.pool
+
+    def began(self, job: str, at_s: float) -> None:
+        with self._lock:
+            self._overlap.begin(job, at_s)
+
+    def ended(self, job: str, at_s: float) -> None:
+        with self._lock:
+            if job in self._overlap.in_flight():
+                self._overlap.end(job, at_s)
+
+    def used_s(self, job: str) -> float:
+        with self._lock:
+            return self._overlap.used_s(job, self.clock.monotonic_s())
+
+    def left(self, job: str, lanes: set[int]) -> None:
+        """A job has gone: its lanes may have shrunk, so their pools are dropped (in use: when that iteration ends)."""
+        with self._lock:
+            self._overlap.forget(job)
+            for (lane, _), place in self._lanes.items():
+                if lane in lanes:
+                    place.pool = None
+
+    def require_sound(self, job: str) -> None:
+        if self._broken:
+            raise self._device_error(job)
+
+    def judge(self, error: Exception, job: str) -> None:
+        """Maps what torch raises to JobError, and remembers that the context is gone. Other errors are the job's own."""
+        kind = self.cuda.kind_of(error)
+        if kind == "memory":
+            self.cuda.give_back_cached()
+            raise JobError(
+                f"{job} asked for more GPU memory than there is",
+                subject=job,
+                remedy="smaller pictures or batches, fewer jobs, or a larger device; the other jobs go on",
+                code="out_of_memory",
+            ) from error
+        if kind == "device":
+            self._broken = (
+                self._broken
+                or f"in an iteration of {job}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
+            raise self._device_error(job) from error
+
+    def _device_error(self, job: str) -> JobError:
+        return JobError(
+            f"the GPU context of this process is broken ({self._broken})",
+            subject=job,
+            remedy="restart the box; if it happens again, leave that job out and report it: nothing else on this GPU can go on",
+            code="device",
+        )
+
+
+def cuda_lanes(
+    *,
+    index: int = 0,
+    capacity_pct: int | None = None,
+    mode: PacingMode = "capped",
+    memory_mib: float | None = None,
+    facts: Callable[[], tuple[DeviceFacts, ...]] | None = None,
+) -> Executor:
+    """The `lanes` backend on a GPU. EnvironmentLacking when there is none."""
+    missing = cuda_missing()
+    if missing:
+        raise EnvironmentLacking(
+            f"no GPU for the backend 'lanes': {missing}",
+            subject="gpus.backend",
+            remedy="install the NVIDIA driver and a CUDA build of PyTorch, or run on the CPU",
+        )
+    device = CudaLanes(TorchCudaDevice(index), memory_mib=memory_mib, facts=facts)
+    return Executor(device, capacity_pct=capacity_pct, mode=mode)

@@ -1,0 +1,351 @@
+"""A CUDA device that is not there: streams, events, kernels and memory in virtual time, beside the real seam (`edge.gpu.cuda`).
+
+For tests of everything above the seam, and for trying policies without a GPU. Jobs run as real threads on a `FakeClock`; instead of
+launching kernels they call `compute`, which returns after `launch_s`, long before the kernel has run: a network's worth of launches.
+
+The model: kernels of one stream run one after another. Kernels of several streams share the device: urgent streams first, then equally
+within a class, none beyond what it can fill (`fills_frac`) or its partition allows. That is fluid, so it has none of a real device's
+granularity: a block that runs is not interrupted for an urgent one. Memory: tensors are counted in MiB, pools keep what was freed in
+them until they are dropped, an allocation beyond the device fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge.clock import FakeClock
+from edge.gpu.cuda import CudaProperties, ErrorKind, PoolState
+from scheduler.salus.types import MemoryNeed
+
+_EPSILON_S = 1e-12
+
+
+class FakeOutOfMemory(RuntimeError):
+    """What torch.OutOfMemoryError is to a real device."""
+
+
+class FakeDeviceLost(RuntimeError):
+    """A sticky error: from now on every call fails."""
+
+
+@dataclass(kw_only=True, eq=False)
+class FakeEvent:
+    at_s: float | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class _Kernel:
+    left_s: float
+    fills_frac: float
+
+
+@dataclass(kw_only=True, eq=False)
+class FakeStream:
+    """sms: of the partition it belongs to, None: the whole device. partition: streams with the same one share its SMs."""
+
+    number: int
+    urgent: bool = False
+    sms: int | None = None
+    partition: tuple[int, ...] = ()
+    queue: deque[_Kernel | FakeEvent] = field(default_factory=deque)
+
+    def head(self) -> _Kernel | None:
+        return self.queue[0] if self.queue and isinstance(self.queue[0], _Kernel) else None
+
+
+class FakePool:
+    """Reserves what it needs and keeps it. reserved_mib: its size; live_mib: what is in use."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._memory = memory
+        self._size = [0.0]
+        self.live_mib = 0.0
+        weakref.finalize(self, _give_back, memory, self._size)
+
+    @property
+    def reserved_mib(self) -> float:
+        return self._size[0]
+
+    def take(self, mib: float) -> None:
+        grow_mib = max(0.0, self.live_mib + mib - self.reserved_mib)
+        self._memory.reserve(grow_mib)
+        self._size[0] += grow_mib
+        self.live_mib += mib
+        self._memory.live_mib += mib
+
+    def free(self, mib: float) -> None:
+        self.live_mib -= mib
+        self._memory.live_mib -= mib
+
+
+class _Memory:
+    def __init__(self, total_mib: float) -> None:
+        self.total_mib = total_mib
+        self.reserved_mib = 0.0
+        self.live_mib = 0.0
+        self.most_mib = 0.0
+
+    def reserve(self, mib: float) -> None:
+        if self.reserved_mib + mib > self.total_mib + 1e-6:
+            raise FakeOutOfMemory(f"tried to allocate {mib:g} MiB, {self.total_mib - self.reserved_mib:g} MiB are free")
+        self.reserved_mib += mib
+        self.most_mib = max(self.most_mib, self.reserved_mib)
+
+
+def _give_back(memory: _Memory, size: list[float]) -> None:
+    memory.reserved_mib -= size[0]
+
+
+class FakeTensor:
+    """A number of MiB in a pool, until `free` is called."""
+
+    def __init__(self, pool: FakePool, mib: float) -> None:
+        self.mib = mib
+        self._pool: FakePool | None = pool
+        pool.take(mib)
+
+    def free(self) -> None:
+        if self._pool is not None:
+            self._pool.free(self.mib)
+            self._pool = None
+
+
+class FakeCudaDevice:
+    """See the module's text and `edge.gpu.cuda.CudaDevice`. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        *,
+        index: int = 0,
+        name: str = "Fake GPU",
+        sms: int = 132,
+        total_mib: float = 16_384.0,
+        capability: tuple[int, int] = (9, 0),
+        launch_s: float = 0.002,
+    ) -> None:
+        self.index = index
+        self._clock = clock
+        self._launch_s = launch_s
+        self._properties = CudaProperties(
+            name=name, sms=sms, total_mib=total_mib, capability=capability, uuid=f"GPU-fake-{index}"
+        )
+        self._changed = threading.Condition()
+        self._streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
+        self._numbers = 0
+        self._now_s = clock.monotonic_s()
+        self._memory = _Memory(total_mib)
+        self._default_pool = FakePool(self._memory)
+        self._here = threading.local()
+        self._lost = False
+        self.kept: list[tuple[Any, FakeStream]] = []
+
+    # --- the seam -----------------------------------------------------------------------------------------------------
+
+    def properties(self) -> CudaProperties:
+        return self._properties
+
+    def stream(self, *, urgent: bool = False) -> FakeStream:
+        return self.partition_stream((), None, urgent=urgent)
+
+    def partition_stream(self, partition: tuple[int, ...], sms: int | None, *, urgent: bool) -> FakeStream:
+        with self._changed:
+            self._numbers += 1
+            stream = FakeStream(number=self._numbers, urgent=urgent, sms=sms, partition=partition)
+            self._streams.add(stream)
+            return stream
+
+    def pool(self) -> FakePool:
+        return FakePool(self._memory)
+
+    @contextmanager
+    def inside(self, stream: FakeStream, pool: FakePool | None) -> Iterator[None]:
+        before = getattr(self._here, "place", None)
+        self._here.place = (stream, pool or self._default_pool)
+        try:
+            yield
+        finally:
+            self._here.place = before
+
+    def mark(self, stream: FakeStream) -> FakeEvent:
+        with self._changed:
+            event = FakeEvent()
+            self._enqueue(stream, event)
+            return event
+
+    def passed(self, event: FakeEvent) -> bool:
+        with self._changed:
+            self._advance()
+            return event.at_s is not None
+
+    def wait(self, event: FakeEvent) -> None:
+        with self._changed:
+            while True:
+                self._require_sound()
+                self._advance()
+                if event.at_s is not None:
+                    return
+                self._clock.wait(self._changed, self._next_change_s())
+
+    def seconds_between(self, start: FakeEvent, end: FakeEvent) -> float:
+        assert start.at_s is not None, "an event that has not passed has no time"
+        assert end.at_s is not None, "an event that has not passed has no time"
+        return end.at_s - start.at_s
+
+    def keep_for(self, tensor: Any, stream: FakeStream) -> None:
+        self.kept.append((tensor, stream))
+
+    def live_mib(self) -> float:
+        return self._memory.live_mib
+
+    def pool_state(self, pool: FakePool) -> PoolState:
+        return PoolState(reserved_mib=pool.reserved_mib, live_mib=pool.live_mib)
+
+    def memory_mib(self) -> tuple[float, float]:
+        return self._memory.total_mib - self._memory.reserved_mib, self._memory.total_mib
+
+    def give_back_cached(self) -> None:
+        pool = self._default_pool
+        self._memory.reserved_mib -= pool.reserved_mib - pool.live_mib
+        pool._size[0] = pool.live_mib
+
+    def kind_of(self, error: BaseException) -> ErrorKind | None:
+        if isinstance(error, FakeOutOfMemory):
+            return "memory"
+        return "device" if isinstance(error, FakeDeviceLost) else None
+
+    # --- what jobs do -------------------------------------------------------------------------------------------------
+
+    def compute(self, compute_s: float, *, fills_frac: float = 1.0) -> None:
+        """Launches a kernel of `compute_s` seconds of the whole device on the thread's stream. fills_frac: most of the device it can
+        use; so it takes compute_s / fills_frac at least."""
+        stream, _ = self._place()
+        with self._changed:
+            self._require_sound()
+            self._enqueue(stream, _Kernel(left_s=compute_s, fills_frac=fills_frac))
+        self._clock.sleep(self._launch_s)
+
+    def allocate(self, mib: float) -> FakeTensor:
+        """FakeOutOfMemory when the device is full."""
+        _, pool = self._place()
+        with self._changed:
+            self._require_sound()
+            return FakeTensor(pool, mib)
+
+    def lose(self) -> None:
+        """An illegal address somewhere: from now on everything fails."""
+        with self._changed:
+            self._lost = True
+            self._clock.notify_all(self._changed)
+
+    @property
+    def most_mib(self) -> float:
+        """The most that was reserved at one moment."""
+        return self._memory.most_mib
+
+    # --- time (lock held) ---------------------------------------------------------------------------------------------
+
+    def _place(self) -> tuple[FakeStream, FakePool]:
+        place = getattr(self._here, "place", None)
+        if place is None:
+            raise RuntimeError("the thread is not inside a stream")
+        return place
+
+    def _require_sound(self) -> None:
+        if self._lost:
+            raise FakeDeviceLost("CUDA error: an illegal memory access was encountered")
+
+    def _enqueue(self, stream: FakeStream, item: _Kernel | FakeEvent) -> None:
+        self._advance()
+        stream.queue.append(item)
+        self._pass_events(stream)
+        self._clock.notify_all(self._changed)  # others are slower from now on
+
+    def _advance(self) -> None:
+        """Lets the kernels run up to the clock's time."""
+        now_s = self._clock.monotonic_s()
+        while self._now_s < now_s:
+            rates = self._rates()
+            step_s = min(now_s - self._now_s, self._until_first_end_s(rates))
+            self._now_s += step_s
+            for stream, rate in rates.items():
+                kernel = _head(stream)
+                kernel.left_s -= rate * step_s
+                if kernel.left_s <= _EPSILON_S:
+                    stream.queue.popleft()
+                    self._pass_events(stream)
+            if not rates:
+                self._now_s = now_s
+        self._now_s = now_s
+
+    def _next_change_s(self) -> float | None:
+        rates = self._rates()
+        return self._until_first_end_s(rates) if rates else None
+
+    def _until_first_end_s(self, rates: dict[FakeStream, float]) -> float:
+        ends = [_head(stream).left_s / rate for stream, rate in rates.items() if rate > 0]
+        return max(min(ends, default=float("inf")), _EPSILON_S)
+
+    def _pass_events(self, stream: FakeStream) -> None:
+        while stream.queue and isinstance(event := stream.queue[0], FakeEvent):
+            event.at_s = self._now_s
+            stream.queue.popleft()
+
+    def _rates(self) -> dict[FakeStream, float]:
+        """Which part of the device each stream with work has now."""
+        busy = sorted((s for s in self._streams if s.head() is not None), key=lambda s: s.number)
+        rates: dict[FakeStream, float] = {}
+        for partition in sorted({s.partition for s in busy if s.sms is not None}):
+            members = [s for s in busy if s.partition == partition and s.sms is not None]
+            sms = members[0].sms
+            assert sms is not None
+            rates.update(_share_out(members, sms / self._properties.sms))
+        whole = [s for s in busy if s.sms is None]
+        rates.update(_share_out(whole, max(0.0, 1.0 - sum(rates.values()))))
+        return rates
+
+
+def _share_out(streams: list[FakeStream], capacity: float) -> dict[FakeStream, float]:
+    rates: dict[FakeStream, float] = {}
+    for urgent in (True, False):
+        waiting = [s for s in streams if s.urgent == urgent]
+        while waiting:
+            each = capacity / len(waiting)
+            full = [s for s in waiting if _fills(s) <= each]
+            for stream in full or waiting:
+                rates[stream] = min(_fills(stream), each)
+            capacity = max(0.0, capacity - sum(rates[stream] for stream in full or waiting))
+            waiting = [s for s in waiting if s not in rates]
+    return rates
+
+
+def _head(stream: FakeStream) -> _Kernel:
+    kernel = stream.head()
+    assert kernel is not None, f"stream {stream.number} has nothing to do"
+    return kernel
+
+
+def _fills(stream: FakeStream) -> float:
+    return _head(stream).fills_frac
+
+
+class FakeTensorMeter:
+    """What `edge.gpu.memory.TensorMeter` is to torch, for tensors a job declares with `holds`."""
+
+    def __init__(self) -> None:
+        self.held_mib = 0.0
+        self._usage: MemoryNeed | None = None
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        yield
+        self._usage = MemoryNeed(persistent_mib=self.held_mib, ephemeral_mib=0.0)
+
+    def usage(self) -> MemoryNeed | None:
+        return self._usage
