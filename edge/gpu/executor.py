@@ -22,8 +22,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from configs.errors import JobCancelled, JobError
 from edge.clock import Clock, SystemClock
@@ -31,6 +32,7 @@ from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role,
 from edge.gpu.device import Device, Seat
 from edge.gpu.tenants import ASIDE, Tenants
 from scheduler.pacing import Ledger, Pacer, PacingMode
+from scheduler.salus.policies import LaneJob, join, lane_policy, rejoin
 from scheduler.salus.types import MemoryNeed
 
 #: A checkpoint that comes sooner than this after the last charge does nothing: layers of microseconds need no accounting.
@@ -39,6 +41,12 @@ CHECKPOINT_MIN_S = 0.001
 GIVE_WAY_S = 0.1
 #: No sign of life for this long inside an iteration: the job hangs.
 HUNG_S = 60.0
+#: A job that asks again sooner than this has not rested, see `scheduler.salus.policies.rejoin`.
+RESTED_S = 0.05
+#: Policies that order the jobs of a lane: they need as many lanes as the device runs pieces at a time, not one for each job.
+ORDERED = ("fair", "rr")
+#: Policies that run one job only and keep its lane idle between its iterations.
+ONE_ONLY = ("fifo", "srtf")
 #: Faults that are remembered.
 FAULTS_KEPT = 50
 
@@ -63,6 +71,8 @@ class ExecutorLane:
         self._gives_way = False
         self._paced = False  # waited for its share, see `Pacer.wait_s`
         self._holds: int | None = None  # the memory lane it occupies while inside
+        self._place: int | None = None  # the memory lane whose accounts `_account` is kept for
+        self._account = LaneJob(job=key, role=role)
         self._cancelled = False
         self._closed = False
 
@@ -113,12 +123,15 @@ class Executor:
         self.device = device
         self.capacity_pct = device.capacity_pct if capacity_pct is None else capacity_pct
         self.clock: Clock = clock or SystemClock()
-        self.policy = policy
+        self._policy = lane_policy(policy)
+        if max_lanes is None:
+            max_lanes = self._policy.max_lanes or (device.parallel if policy in ORDERED else None)
         self._hung_s = hung_s
         self._pacer = Pacer(capacity_pct=self.capacity_pct, mode=mode, burst_s=burst_s, job_max_pct=device.job_max_pct)
         self._tenants = Tenants(capacity_mib=device.memory_mib if memory_mib is None else memory_mib, max_lanes=max_lanes)
         self._lanes: dict[str, ExecutorLane] = {}
         self._holders: dict[int, ExecutorLane] = {}  # memory lane -> who is inside an iteration in it
+        self._queue: dict[str, ExecutorLane] = {}  # those who want to start an iteration
         self._infer_running = 0
         self._opened = 0
         self._faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
@@ -141,6 +154,7 @@ class Executor:
                 self._pacer.close(job, now_s)
                 raise
             lane = self._lanes[job] = ExecutorLane(self, job, role, seat, self._lock, key=key)
+            lane._account = replace(lane._account, arrived_s=now_s)
             self._wake_all()
             return lane
 
@@ -179,6 +193,14 @@ class Executor:
         with self._lock:
             for lane in self._lanes.values():
                 lane._cancelled = True
+            self._wake_all()
+
+    def expect(self, job: str, total_s: float) -> None:
+        """How much compute a job will take in all, for the policy `srtf`, which runs jobs of unknown length last. KeyError: no such
+        lane."""
+        with self._lock:
+            lane = self._lanes[job]
+            lane._account = replace(lane._account, total_s=total_s)
             self._wake_all()
 
     # --- the seam: what is known --------------------------------------------------------------------------------------
@@ -254,6 +276,7 @@ class Executor:
             if place is not None and self._holders.get(place) is lane:
                 del self._holders[place]
             self._tenants.end(lane._key, now_s)
+            lane._account = replace(lane._account, iterations=lane._account.iterations + 1)
             if lane._closed:
                 self._let_go(lane, now_s)
                 return
@@ -274,7 +297,9 @@ class Executor:
 
     def _wait_for_turn(self, lane: ExecutorLane, *, iteration: bool) -> None:
         """Raises JobCancelled, or JobError when the job was removed; the job then rests."""
-        lane._paced, lane._queued = False, iteration
+        lane._paced = False
+        if iteration:
+            self._queue_up(lane)
         try:
             while (wait_s := self._wait_s(lane, self.clock.monotonic_s(), iteration=iteration)) > 0:
                 lane._waits = True
@@ -282,6 +307,15 @@ class Executor:
                 lane._waits = False
         finally:
             lane._queued = lane._gives_way = False
+            self._queue.pop(lane._key, None)
+
+    def _queue_up(self, lane: ExecutorLane) -> None:
+        now_s = self.clock.monotonic_s()
+        lane._queued, self._queue[lane._key] = True, lane
+        lane._account = replace(lane._account, ready_since_s=now_s)
+        if now_s - lane._alive_s > RESTED_S:
+            others = [o._account for o in self._queue.values() if o is not lane and o._place == lane._place]
+            lane._account = rejoin(others, lane._account)
 
     def _wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
         """Seconds until the lane might have its turn, 0: now, inf: not before something changes (which wakes it)."""
@@ -316,13 +350,13 @@ class Executor:
     def _is_its_turn(self, lane: ExecutorLane, place: int, now_s: float) -> bool:
         if place in self._holders:
             return False
-        chosen = self._pick(place, now_s)
+        chosen = self._pick(place, now_s, asks=lane)
         if chosen is not None and chosen is not lane and chosen._waits:
             self._notify(chosen)
         return chosen is lane
 
     def _share_s(self, lane: ExecutorLane, now_s: float) -> float:
-        if self.policy == "plan":
+        if self._policy.name == "plan":
             return self._pacer.wait_s(lane.job, now_s, resumed=lane._paced)
         return 0.0 if self._pacer.share_pct(lane.job) > 0 else math.inf
 
@@ -334,20 +368,46 @@ class Executor:
         return max(0.0, (GIVE_WAY_S - self._pacer.balance_s(lane.job)) / rate)
 
     def _others_wait_for(self, place: int) -> bool:
-        return any(other._queued and self._tenants.place(other._key) == place for other in self._lanes.values())
+        return any(self._tenants.place(other._key) == place for other in self._queue.values())
 
-    def _pick(self, place: int, now_s: float) -> ExecutorLane | None:
-        """Of the jobs that wait for a free lane and could run now, the one whose turn it is."""
-        ready = [lane for lane in self._lanes.values() if self._could_start(lane, place, now_s)]
-        return max(ready, key=lambda lane: (self._pacer.balance_s(lane.job), lane.job), default=None)
+    def _pick(self, place: int, now_s: float, asks: ExecutorLane | None = None) -> ExecutorLane | None:
+        """Whose iteration is next in a free lane. asks: one who could run now."""
+        lanes = [lane for lane in self._pool() if self._could_be_next(lane, place)]
+        if lanes == [asks]:
+            return asks
+        self._bring_accounts_forward(lanes, place)
+        jobs = [
+            replace(
+                lane._account, ready=lane._queued, weight=self._pacer.share_pct(lane.job),
+                wait_s=self._share_s(lane, now_s), saved_s=self._pacer.balance_s(lane.job),
+            )
+            for lane in lanes
+        ]  # fmt: skip
+        picked = self._policy.pick(now_s, jobs).job
+        return next((lane for lane in lanes if lane._key == picked), None)
 
-    def _could_start(self, lane: ExecutorLane, place: int, now_s: float) -> bool:
+    def _pool(self) -> Iterable[ExecutorLane]:
+        """Policies that run one job only wait for it, also while it does not ask."""
+        return self._lanes.values() if self._policy.name in ONE_ONLY else self._queue.values()
+
+    def _could_be_next(self, lane: ExecutorLane, place: int) -> bool:
         return (
-            lane._queued
-            and not (lane._cancelled or lane._closed or self._tenants.removed(lane._key))
-            and self._tenants.place(lane._key) == place
-            and self._share_s(lane, now_s) <= 0
+            self._tenants.place(lane._key) == place
+            and not (lane._cancelled or lane._closed or lane._inside or self._tenants.removed(lane._key))
+            and self._pacer.rate_pct(lane.job) > 0
         )
+
+    def _bring_accounts_forward(self, lanes: Sequence[ExecutorLane], place: int) -> None:
+        """A newcomer to a memory lane begins with the least service of those who are there (card, example T5)."""
+        there = [lane for lane in lanes if lane._place == place]
+        for lane in lanes:
+            if lane._place == place:
+                continue
+            accounts = join([other._account for other in there], lane._account)
+            there.append(lane)
+            lane._place = place
+            for other, account in zip(there, accounts, strict=True):
+                other._account = account
 
     # --- accounts and waking (lock held) ------------------------------------------------------------------------------
 
@@ -369,6 +429,10 @@ class Executor:
                 self._infer_running -= 1
                 if not self._infer_running:
                     self._wake_those_who_give_way()
+        lane._account = replace(
+            lane._account, service_s=lane._account.service_s + charged_s, used_s=lane._account.used_s + charged_s
+        )
+        lane._alive_s = now_s if done else lane._alive_s
         if not lane._closed:
             self._pacer.charge(lane.job, charged_s, now_s, done=done)
 

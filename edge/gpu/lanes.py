@@ -123,7 +123,7 @@ class LaneBackend(Executor):
         policy: str = "plan",
         burst_s: float = 0.25,
         memory_mib: float | None = None,
-        max_lanes: int | None = MAX_LANES,
+        max_lanes: int | None = None,
         hung_s: float = HUNG_S,
         clock: Clock | None = None,
         meter: Callable[[], Meter] = TensorMeter,
@@ -131,5 +131,5 @@ class LaneBackend(Executor):
         clock = clock or SystemClock()
         super().__init__(
             CpuDevice(clock=clock, meter=meter), capacity_pct=capacity_pct, mode=mode, policy=policy, burst_s=burst_s,
-            memory_mib=memory_mib, max_lanes=max_lanes, hung_s=hung_s, clock=clock,
+            memory_mib=memory_mib, max_lanes=max_lanes or (MAX_LANES if policy == "plan" else None), hung_s=hung_s, clock=clock,
         )  # fmt: skip
