@@ -67,6 +67,10 @@ class CudaSeat:
                     stack.enter_context(self._meter.measuring(pool))
                 stack.enter_context(self._device.cuda.inside(place.stream, pool))
                 yield
+            if (
+                pool is None
+            ):  # what a warm-up left cached is in no lane's account, and pools do not ask for it back when they need more
+                self._device.cuda.give_back_cached()
             outlived = measure and self._meter.read(pool)
             if outlived:
                 self._kept.append(pool)
