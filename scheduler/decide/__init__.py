@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from configs.errors import UsageError
 from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya, tables
+from scheduler.decide.fluid import FluidAnswer, FluidInput, decide_fluid, fluid_tables
 from scheduler.decide.inputs import Clock, Decide, Table, parse
 from scheduler.decide.slaq import SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
 
@@ -41,6 +42,7 @@ class System:
 SYSTEMS: dict[str, System] = {
     "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer, tables=tables),
     "slaq": System(decide=decide_slaq, input_model=SlaqInput, answer_model=SlaqAnswer, tables=slaq_tables),
+    "fluid": System(decide=decide_fluid, input_model=FluidInput, answer_model=FluidAnswer, tables=fluid_tables),
 }
 
 

@@ -258,7 +258,7 @@ def _pool(given: FluidInput) -> tuple[Pool, PackingAnswer]:
         d = 1 if beta is None else width_max(beta, most=min(given.gpus, len(scaled) if scaled else MAX_WIDTH))
     pool = Pool(gpus=given.gpus, share_max=min(c, cap or c), width_max=d)
     packing = PackingAnswer(
-        alpha=alpha_of(packed) if len(packed) > 1 else None,
+        alpha=alpha_of(packed[: max(2, pool.share_max)]) if len(packed) > 1 else None,
         beta=beta_of(scaled) if len(scaled) > 1 else None,
         gains=list(packing_gains(packed)),
         memory_share_max=cap,
@@ -332,7 +332,7 @@ def _why(trial: Trial, plan: GroupPlan, pool: Pool) -> str:
     if plan.way != "fluid":
         text = "one GPU: " + ("one at a time is soonest" if plan.way == "one-by-one" else "one trial per GPU is soonest")
     elif width < 1:
-        text = f"shares a GPU: {time_s(trial, width):.4g} s with {pool.share_max} on it"
+        text = f"shares a GPU: {time_s(trial, width):.4g} s with {pool.share_max} on it all the time"
     else:
         text = f"{width} GPU{'s' if width > 1 else ''}: {time_s(trial, width):.4g} s"
     if plan.course.start_s[trial.id] > 0:
