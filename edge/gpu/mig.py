@@ -74,20 +74,22 @@ class MigLane:
 
 
 class MigBackend:
-    """parts: the partitions with what runs inside; tell: hears of shares that cannot be kept. Thread-safe.
-
-    capacity_pct: what the partitions are together, in whole percent of one GPU."""
+    """parts: the partitions with what runs inside; capacity_pct: what may be promised, in percent of one GPU (None: all that the
+    partitions are together); tell: hears of shares that cannot be kept. Thread-safe."""
 
     name = "mig"
 
     def __init__(
-        self, parts: Sequence[Part], *, clock: Clock | None = None, facts: Callable[[], tuple[DeviceFacts, ...]] = tuple,
-        tell: Callable[[str], None] = lambda text: log.warning("%s", text),
+        self, parts: Sequence[Part], *, capacity_pct: int | None = None, clock: Clock | None = None,
+        facts: Callable[[], tuple[DeviceFacts, ...]] = tuple, tell: Callable[[str], None] = lambda text: log.warning("%s", text),
     ) -> None:  # fmt: skip
         if not parts:
             raise ValueError("a divided GPU without partitions can run nothing")
         self.parts = tuple(parts)
-        self.capacity_pct = math.floor(sum(part.size_pct for part in parts) + 1e-6)
+        all_pct = math.floor(sum(part.size_pct for part in parts) + 1e-6)
+        self.capacity_pct = all_pct if capacity_pct is None else capacity_pct
+        if self.capacity_pct > all_pct:
+            raise ValueError(f"{capacity_pct} pct cannot be promised: the partitions are {all_pct} pct of a GPU")
         self.clock: Clock = clock or SystemClock()
         self._facts, self._tell = facts, tell
         self._lanes: dict[str, MigLane] = {}

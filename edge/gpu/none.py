@@ -93,12 +93,12 @@ class FreeLane:
 
 
 class NoShares:
-    """See above. device: what measures; its capacity is what may be promised, as with every backend. Thread-safe."""
+    """See above. device: what measures; capacity_pct: what may be promised (None: all the device has). Thread-safe."""
 
     name = "none"
 
-    def __init__(self, device: Device, *, clock: Clock | None = None) -> None:
-        self.capacity_pct = device.capacity_pct
+    def __init__(self, device: Device, *, capacity_pct: int | None = None, clock: Clock | None = None) -> None:
+        self.capacity_pct = device.capacity_pct if capacity_pct is None else capacity_pct
         self.clock: Clock = clock or SystemClock()
         self._device = device
         self._lanes: dict[str, FreeLane] = {}

@@ -1,0 +1,215 @@
+"""Which compute backend a box gets: from its configuration (`gpus`) and what its GPUs say. Used when a box starts, and by `doctor`.
+
+`driftbox check` looks at the configuration alone; that a GPU is there, is sound and can keep shares in the configured way is only known
+here. `why_not` says what is lacking, with its remedy, before anything is built; `doctor` shows it, a start ends with it (exit code 3).
+
+The one place that imports the backends. CUDA is imported only when the configuration asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+
+from configs.errors import EnvironmentLacking
+from configs.schema import GpusSection
+from edge.clock import Clock
+from edge.gpu.base import ComputeBackend, DeviceFacts
+from edge.gpu.device import Device
+from edge.gpu.nvml import Gpu, MigInstance, Survey
+from scheduler.pacing import PacingMode
+
+CPU_INSTEAD = "or compute on the CPU: gpus.device: cpu"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+#: Newest answer about the devices; must return at once.
+Look = Callable[[], Survey]
+
+
+def why_not(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
+    """What keeps this machine from doing what `gpus` asks; None: nothing that can be seen from here."""
+    if gpus.device == "cpu":
+        return None
+    if survey.reason:
+        return EnvironmentLacking(
+            f"gpus.device is cuda, but {survey.reason}",
+            subject="gpus.device",
+            remedy=f"{survey.remedy}; {CPU_INSTEAD}",
+            code=survey.code,
+        )
+    if gpus.index >= len(survey.devices):
+        count = len(survey.devices)
+        return EnvironmentLacking(
+            f"gpus.index is {gpus.index}, and this machine has {count or 'no'} GPU{'' if count == 1 else 's'}", subject="gpus.index",
+            remedy=f"count from 0, as nvidia-smi does; {CPU_INSTEAD}", code="no_gpu",
+        )  # fmt: skip
+    gpu = survey.devices[gpus.index]
+    if gpu.code:
+        return EnvironmentLacking(
+            f"GPU {gpus.index} ({gpu.facts.name}): {gpu.facts.problem}",
+            subject=f"gpu {gpus.index}",
+            remedy=gpu.remedy,
+            code=gpu.code,
+        )
+    return _divided(gpus, gpu) if gpus.backend == "mig" else _whole(gpus, gpu)
+
+
+def _whole(gpus: GpusSection, gpu: Gpu) -> EnvironmentLacking | None:
+    if gpu.facts.mig:
+        return EnvironmentLacking(
+            f"GPU {gpus.index} ({gpu.facts.name}) is divided (MIG): a process can use one partition only", subject="gpus.backend",
+            remedy=f"set gpus.backend to mig, or undo the division: sudo nvidia-smi -i {gpus.index} -mig 0", code="mig_on",
+        )  # fmt: skip
+    total_mib = gpu.facts.memory_total_mib
+    if gpus.memory_mib is not None and 0 < total_mib < gpus.memory_mib:
+        return _too_much_memory(gpus, f"GPU {gpus.index}", total_mib)
+    return None
+
+
+def _divided(gpus: GpusSection, gpu: Gpu) -> EnvironmentLacking | None:
+    where = f"GPU {gpus.index} ({gpu.facts.name})"
+    if not gpu.instances:
+        state = "has no partition" if gpu.facts.mig else "is not divided"
+        return EnvironmentLacking(
+            f"{where} {state}, and gpus.backend is mig", subject="gpus.backend", code="no_partition",
+            remedy=f"divide it yourself (sudo nvidia-smi -i {gpus.index} -mig 1, then sudo nvidia-smi mig -cgi PROFILE -C), "
+            "or set gpus.backend to lanes",
+        )  # fmt: skip
+    part = chosen_instance(gpus, gpu)
+    if part is None:
+        return EnvironmentLacking(
+            f"{where} has no partition {gpus.mig_instance}", subject="gpus.mig_instance", code="no_partition",
+            remedy=f"name one of {', '.join(i.uuid for i in gpu.instances)}; without gpus.mig_instance the largest is used",
+        )  # fmt: skip
+    if gpus.capacity_pct > part.size_pct:
+        return EnvironmentLacking(
+            f"gpus.capacity_pct is {gpus.capacity_pct}, and the partition {part.name} is {part.size_pct:.0f} pct of its GPU",
+            subject="gpus.capacity_pct", remedy=f"set it to {int(part.size_pct)} or less, or make a larger partition", code="capacity",
+        )  # fmt: skip
+    if gpus.memory_mib is not None and gpus.memory_mib > part.memory_total_mib:
+        return _too_much_memory(gpus, f"the partition {part.name}", part.memory_total_mib)
+    return None
+
+
+def _too_much_memory(gpus: GpusSection, where: str, total_mib: float) -> EnvironmentLacking:
+    return EnvironmentLacking(
+        f"gpus.memory_mib is {gpus.memory_mib}, and {where} has {total_mib:.0f} MiB", subject="gpus.memory_mib", code="memory",
+        remedy="set it to less, or leave it out: then what is free is used",
+    )  # fmt: skip
+
+
+def chosen_instance(gpus: GpusSection, gpu: Gpu) -> MigInstance | None:
+    """The partition that is configured, else the largest (by compute, then memory); None: there is no such partition."""
+    named = [i for i in gpu.instances if gpus.mig_instance in ("", i.uuid)]
+    return max(named, key=lambda i: (i.slices, i.memory_total_mib, i.uuid), default=None)
+
+
+def build_backend(
+    gpus: GpusSection, *, data_dir: Path, clock: Clock, look: Look, environ: MutableMapping[str, str] | None = None
+) -> ComputeBackend:
+    """The backend, started. look: what the GPUs say; data_dir: where a daemon of ours keeps its own. Raises EnvironmentLacking (exit
+    code 3) when the machine cannot do what is configured. Must run before CUDA is used: which device the process sees is set in its
+    environment, by UUID, because CUDA counts devices in another order than the driver."""
+    survey = look()
+    problem = why_not(gpus, survey)
+    if problem is not None:
+        raise problem
+    if gpus.device == "cpu":
+        return _on_cpu(gpus, clock)
+    gpu = survey.devices[gpus.index]
+    environ = os.environ if environ is None else environ
+    if gpus.backend == "mps":
+        return _mps(gpus, gpu, data_dir, clock, look)
+    if gpus.backend == "mig":
+        part = chosen_instance(gpus, gpu)
+        assert part is not None  # `why_not` has looked
+        return _in_partition(gpus, part, clock, look, environ)
+    _see_only(gpu.facts.uuid, environ)
+    if gpus.backend == "green":
+        return _green(gpus, clock, look)
+    return _on_gpu(gpus, clock, look)
+
+
+def mode_of(gpus: GpusSection) -> PacingMode:
+    return "work-conserving" if gpus.work_conserving else "capped"
+
+
+def facts_of(gpus: GpusSection, look: Look) -> tuple[DeviceFacts, ...]:
+    """The facts of the one device that is configured, as of the newest look."""
+    return tuple(facts for facts in look().facts if facts.index == gpus.index)
+
+
+def _see_only(uuid: str, environ: MutableMapping[str, str]) -> None:
+    if uuid:
+        environ[VISIBLE] = uuid
+
+
+def _on_cpu(gpus: GpusSection, clock: Clock) -> ComputeBackend:
+    from edge.gpu.lanes import CpuDevice, LaneBackend
+    from edge.gpu.none import NoShares
+
+    if gpus.backend == "none":
+        return NoShares(CpuDevice(clock=clock), capacity_pct=gpus.capacity_pct, clock=clock)
+    return LaneBackend(
+        capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy, clock=clock, memory_mib=gpus.memory_mib,
+        max_lanes=gpus.max_lanes,
+    )  # fmt: skip
+
+
+def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
+    from edge.gpu.executor import Executor
+    from edge.gpu.none import NoShares
+
+    device = cuda_device(gpus, clock, lambda: facts_of(gpus, look))
+    if gpus.backend == "none":
+        return NoShares(device, capacity_pct=gpus.capacity_pct, clock=clock)
+    return Executor(
+        device, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy, max_lanes=gpus.max_lanes, clock=clock
+    )
+
+
+def _in_partition(
+    gpus: GpusSection, part: MigInstance, clock: Clock, look: Look, environ: MutableMapping[str, str]
+) -> ComputeBackend:
+    """One partition, in this process: CUDA lets a process see no more than one."""
+    from edge.gpu.executor import Executor
+    from edge.gpu.mig import MigBackend, Part
+
+    _see_only(part.uuid, environ)
+    device = cuda_device(gpus, clock, lambda: facts_of(gpus, look))
+    inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=gpus.max_lanes, clock=clock)
+    one = Part(id=part.uuid, name=part.name, size_pct=part.size_pct, memory_mib=device.memory_mib, inside=inside)
+    return MigBackend([one], clock=clock, facts=lambda: facts_of(gpus, look), capacity_pct=gpus.capacity_pct)
+
+
+def cuda_device(gpus: GpusSection, clock: Clock, facts: Callable[[], tuple[DeviceFacts, ...]]) -> Device:
+    """The one device that this process sees. EnvironmentLacking: torch cannot use it."""
+    from edge.gpu.cuda import TorchCudaDevice, cuda_missing
+    from edge.gpu.cuda_lanes import CudaLanes
+
+    missing = cuda_missing()
+    if missing:
+        raise EnvironmentLacking(
+            f"gpus.device is cuda, but {missing}", subject="gpus.device", code="torch_cuda",
+            remedy=f"install the CUDA build of torch and torchvision; {CPU_INSTEAD}",
+        )  # fmt: skip
+    return CudaLanes(TorchCudaDevice(0), clock=clock, memory_mib=gpus.memory_mib, facts=facts)
+
+
+def _green(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
+    from edge.gpu.green import GreenBackend
+
+    return GreenBackend(
+        index=0, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), memory_mib=gpus.memory_mib, clock=clock,
+        facts=lambda: facts_of(gpus, look),
+    )  # fmt: skip
+
+
+def _mps(gpus: GpusSection, gpu: Gpu, data_dir: Path, clock: Clock, look: Look) -> ComputeBackend:
+    from edge.gpu.mps import MpsBackend
+
+    return MpsBackend(
+        gpu.facts.uuid, data_dir=data_dir, capacity_pct=gpus.capacity_pct, memory_mib=gpus.memory_mib, clock=clock,
+        facts=lambda: facts_of(gpus, look),
+    )  # fmt: skip

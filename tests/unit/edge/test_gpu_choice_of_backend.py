@@ -1,0 +1,148 @@
+"""From configuration and devices to a backend: what cannot be kept is said with its remedy before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.errors import EnvironmentLacking
+from configs.schema import GpusSection
+from edge.clock import FakeClock
+from edge.gpu import choose
+from edge.gpu.choose import VISIBLE, build_backend, chosen_instance, facts_of, why_not
+from edge.gpu.executor import Executor
+from edge.gpu.fake_nvml import FakeGpu, FakeMig, FakeNvml
+from edge.gpu.lanes import CpuDevice, LaneBackend
+from edge.gpu.mig import MigBackend
+from edge.gpu.none import NoShares
+from edge.gpu.nvml import DeviceReader, Survey
+from scheduler.salus.policies import lane_policy
+
+PARTS = [FakeMig(profile="1g.18gb", slices=1, memory_mib=18_000), FakeMig(profile="3g.71gb", slices=3, memory_mib=71_000)]
+
+
+def gpus(text: str) -> GpusSection:
+    return GpusSection(**yaml.safe_load(text))
+
+
+def survey_of(*found: FakeGpu, fault: str = "", device: int | None = None) -> Survey:
+    fake = FakeNvml(found)
+    if fault:
+        fake.fail("nvml" if device is None else "nvmlDeviceGetPowerUsage", fault, device=device)
+    return DeviceReader(fake, tell=lambda _: None).read()
+
+
+@pytest.fixture
+def on_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """CUDA devices are cores in virtual time."""
+    clock = FakeClock()
+    monkeypatch.setattr(choose, "cuda_device", lambda gpus, clock, facts: Facts(clock, facts, gpus.memory_mib))
+    return clock
+
+
+class Facts(CpuDevice):
+    def __init__(self, clock: FakeClock, facts: object, memory_mib: int | None) -> None:
+        super().__init__(clock=clock)
+        self.memory_mib, self.capacity_pct = float(memory_mib or 1000), 100
+        self.facts = facts  # type: ignore[assignment, method-assign]
+
+
+def built(text: str, survey: Survey, clock: FakeClock, environ: dict[str, str] | None = None) -> object:
+    where = {} if environ is None else environ
+    return build_backend(gpus(text), data_dir=Path("data"), clock=clock, look=lambda: survey, environ=where)
+
+
+def test_on_a_cpu_no_gpu_is_asked_for_and_none_is_lacking() -> None:
+    assert why_not(gpus("{}"), survey_of(fault="DRIVER_NOT_LOADED")) is None
+    assert why_not(gpus("{backend: none}"), survey_of()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "survey", "code", "words", "remedy"),
+    [
+        ("{device: cuda}", survey_of(fault="LIBRARY_NOT_FOUND"), "no_driver", "no NVIDIA driver", "gpus.device: cpu"),
+        ("{device: cuda}", survey_of(fault="NO_PERMISSION"), "no_permission", "may not ask", "/dev/nvidia"),
+        ("{device: cuda}", survey_of(), "no_gpu", "has no GPUs", "gpus.device: cpu"),
+        ("{device: cuda, index: 1}", survey_of(FakeGpu()), "no_gpu", "has 1 GPU", "count from 0"),
+        ("{device: cuda, index: 1}", survey_of(FakeGpu(), FakeGpu(), fault="GPU_IS_LOST", device=1), "gpu_lost", "GPU 1 (", "restart"),
+        ("{device: cuda, backend: green}", survey_of(FakeGpu(mig=[])), "mig_on", "is divided", "-mig 0"),
+        ("{device: cuda, backend: mps}", survey_of(FakeGpu(mig=PARTS)), "mig_on", "is divided", "gpus.backend to mig"),
+        ("{device: cuda, memory_mib: 90000}", survey_of(FakeGpu()), "memory", "GPU 0 has 81920 MiB", "leave it out"),
+        ("{device: cuda, backend: mig}", survey_of(FakeGpu()), "no_partition", "is not divided", "-mig 1"),
+        ("{device: cuda, backend: mig}", survey_of(FakeGpu(mig=[])), "no_partition", "has no partition", "-cgi"),
+        ("{device: cuda, backend: mig, mig_instance: MIG-x}", survey_of(FakeGpu(mig=PARTS)), "no_partition", "MIG-x", "MIG-fake-0-1"),
+        ("{device: cuda, backend: mig}", survey_of(FakeGpu(mig=PARTS)), "capacity", "3g.71gb is 43 pct", "set it to 42"),
+        (
+            "{device: cuda, backend: mig, capacity_pct: 40, memory_mib: 80000}", survey_of(FakeGpu(mig=PARTS)), "memory",
+            "has 71000 MiB", "leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_lacking_is_named_with_its_remedy(text: str, survey: Survey, code: str, words: str, remedy: str) -> None:
+    problem = why_not(gpus(text), survey)
+    assert problem is not None
+    assert (problem.code, problem.exit_code) == (code, 3)
+    assert words in problem.message
+    assert remedy in problem.remedy
+    with pytest.raises(EnvironmentLacking, match=problem.message.replace("(", r"\(").replace(")", r"\)")):
+        built(text, survey, FakeClock())
+
+
+def test_a_lost_gpu_beside_the_one_in_use_is_nobodys_problem() -> None:
+    assert why_not(gpus("{device: cuda}"), survey_of(FakeGpu(), FakeGpu(), fault="GPU_IS_LOST", device=1)) is None
+
+
+def test_the_cpu_backends_are_as_configured() -> None:
+    clock = FakeClock()
+    lanes = built("{capacity_pct: 150, policy: srtf, max_lanes: 2, memory_mib: 512}", survey_of(), clock)
+    assert isinstance(lanes, LaneBackend)
+    assert (lanes.capacity_pct, lanes._policy, lanes.clock) == (150, lane_policy("srtf"), clock)
+    assert lanes._tenants.capacity_mib == 512
+    free = built("{backend: none, capacity_pct: 150}", survey_of(), clock)
+    assert isinstance(free, NoShares)
+    assert free.capacity_pct == 150
+
+
+def test_a_gpu_is_named_by_its_uuid_before_cuda_is_used(on_clock: FakeClock) -> None:
+    environ: dict[str, str] = {}
+    survey = survey_of(FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", temperature_c=70))
+    made = built("{device: cuda, index: 1, policy: fair, capacity_pct: 80}", survey, on_clock, environ)
+    assert isinstance(made, Executor)
+    assert (made.capacity_pct, made._policy, environ) == (80, lane_policy("fair"), {VISIBLE: "GPU-b"})
+    assert [f.temperature_c for f in made.facts()] == [70]
+    free = built("{device: cuda, backend: none}", survey, on_clock, environ)
+    assert isinstance(free, NoShares)
+    assert environ == {VISIBLE: "GPU-a"}
+
+
+def test_mig_works_in_the_largest_partition_or_the_one_that_is_named(on_clock: FakeClock) -> None:
+    survey = survey_of(FakeGpu(mig=PARTS, temperature_c=50))
+    environ: dict[str, str] = {}
+    made = built("{device: cuda, backend: mig, capacity_pct: 40}", survey, on_clock, environ)
+    assert isinstance(made, MigBackend)
+    assert environ == {VISIBLE: "MIG-fake-0-1"}
+    assert (made.capacity_pct, made.parts[0].name, made.facts()[0].temperature_c) == (40, "NVIDIA Fake 80GB MIG 3g.71gb", 50)
+    made.set_shares({"a": 30.0})
+    made.open_lane("a")
+    inside = made.parts[0].inside.report(1.0)
+    assert inside["a"].promised_pct == pytest.approx(70.0), "30 of the partition's 42.9 points"
+    built("{device: cuda, backend: mig, capacity_pct: 14, mig_instance: MIG-fake-0-0}", survey, on_clock, environ)
+    assert environ == {VISIBLE: "MIG-fake-0-0"}
+    assert chosen_instance(gpus("{device: cuda, backend: mig, mig_instance: MIG-none}"), survey.devices[0]) is None
+
+
+def test_the_facts_are_those_of_the_newest_look_at_the_configured_device() -> None:
+    fake = FakeNvml([FakeGpu(), FakeGpu()])
+    reader = DeviceReader(fake)
+    assert facts_of(gpus("{device: cuda, index: 1}"), reader.read)[0].index == 1
+    fake.gpus[1].temperature_c = 88
+    assert facts_of(gpus("{device: cuda, index: 1}"), reader.read)[0].temperature_c == 88
+
+
+def test_a_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.gpu.cuda.cuda_missing", lambda: "this PyTorch was built without CUDA")
+    with pytest.raises(EnvironmentLacking, match="built without CUDA") as caught:
+        choose.cuda_device(gpus("{device: cuda}"), FakeClock(), tuple)
+    assert "CUDA build" in caught.value.remedy
