@@ -16,13 +16,16 @@ from edge.gpu.base import ComputeBackend, Lane
 from edge.gpu.cuda_lanes import CudaLanes
 from edge.gpu.executor import Executor
 from edge.gpu.fake_cuda import FakeCudaDevice, FakeTensorMeter
-from edge.gpu.lanes import LaneBackend
+from edge.gpu.lanes import CpuDevice, LaneBackend
+from edge.gpu.mig import MigBackend, Part
+from edge.gpu.none import NoShares
 
 
 class Bench(Protocol):
     backend: ComputeBackend
     lends: bool  # jobs get more than their share while nobody else wants it
     sees_inside: bool  # a piece of work is accounted while it runs, not only at its end
+    keeps: bool  # shares are kept (all but `none`)
 
     def work(self, compute_s: float) -> None:
         """The calling job computes for `compute_s` at 100 pct."""
@@ -37,6 +40,8 @@ class Bench(Protocol):
 
 class CpuBench:
     sees_inside = False
+    keeps = True
+    backend: ComputeBackend
 
     def __init__(self, mode: str) -> None:
         self.clock = FakeClock(start_s=1000.0)
@@ -50,10 +55,36 @@ class CpuBench:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
 
 
+class FreeBench(CpuBench):
+    """No shares: the same cores."""
+
+    keeps = False
+
+    def __init__(self) -> None:
+        super().__init__("capped")
+        self.backend = NoShares(CpuDevice(clock=self.clock), capacity_pct=200, clock=self.clock)
+
+
+class MigBench(CpuBench):
+    """Two partitions with cores inside. They have room to spare: shares that fit together fit them, too."""
+
+    def __init__(self) -> None:
+        super().__init__("capped")
+        parts = [
+            Part(
+                id=f"MIG-{size}", name=str(size), size_pct=size, memory_mib=1000.0,
+                inside=LaneBackend(capacity_pct=size, clock=self.clock),
+            )
+            for size in (200, 100)
+        ]  # fmt: skip
+        self.backend = MigBackend(parts, capacity_pct=200, clock=self.clock)
+
+
 class CudaLanesBench:
     """One GPU in virtual time."""
 
     sees_inside = True
+    keeps = True
 
     def __init__(self, mode: str) -> None:
         self.clock = FakeClock(start_s=1000.0)
@@ -74,6 +105,8 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "cuda-lanes-work-conserving": lambda: CudaLanesBench("work-conserving"),
     "lanes-capped": lambda: CpuBench("capped"),
     "lanes-work-conserving": lambda: CpuBench("work-conserving"),
+    "mig": MigBench,
+    "none": FreeBench,
 }
 
 
@@ -85,6 +118,14 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         made.backend.cancel(job)
     made.pass_time(1.0)
     made.join()
+
+
+@pytest.fixture
+def keeping(bench: Bench) -> Bench:
+    """A bench whose backend keeps shares."""
+    if not bench.keeps:
+        pytest.skip("keeps no shares, which is its purpose: tests/unit/edge/test_gpu_no_shares.py")
+    return bench
 
 
 def keep_busy(bench: Bench, job: str, piece_s: float = 0.05) -> Lane:
@@ -103,7 +144,8 @@ def keep_busy(bench: Bench, job: str, piece_s: float = 0.05) -> Lane:
     return lane
 
 
-def test_shares_are_kept_over_ten_seconds(bench: Bench) -> None:
+def test_shares_are_kept_over_ten_seconds(keeping: Bench) -> None:
+    bench = keeping
     shares = {job: part * bench.backend.capacity_pct for job, part in {"a": 0.45, "b": 0.35, "c": 0.2}.items()}
     bench.backend.set_shares(shares)
     for job in shares:
@@ -120,7 +162,8 @@ def test_shares_are_kept_over_ten_seconds(bench: Bench) -> None:
             assert report[job].iterations == pytest.approx(share / 100 * 10.0 / 0.05, abs=10)
 
 
-def test_new_shares_replace_all_old_ones_and_wake_waiters(bench: Bench) -> None:
+def test_new_shares_replace_all_old_ones_and_wake_waiters(keeping: Bench) -> None:
+    bench = keeping
     keep_busy(bench, "a")
     keep_busy(bench, "b")
     bench.pass_time(10.0)
@@ -139,7 +182,8 @@ def test_new_shares_replace_all_old_ones_and_wake_waiters(bench: Bench) -> None:
     assert report["b"].received_pct == pytest.approx(100.0, abs=5.0)
 
 
-def test_a_long_iteration_is_paced_at_its_checkpoints(bench: Bench) -> None:
+def test_a_long_iteration_is_paced_at_its_checkpoints(keeping: Bench) -> None:
+    bench = keeping
     lane = bench.backend.open_lane("golden")
     bench.backend.set_shares({"golden": 20.0})
     finished: list[bool] = []
@@ -217,7 +261,8 @@ def test_cancel_reaches_a_job_before_it_waits_while_it_waits_and_at_a_checkpoint
     assert seen == ["a", "again"]
 
 
-def test_cancel_while_waiting_at_a_checkpoint(bench: Bench) -> None:
+def test_cancel_while_waiting_at_a_checkpoint(keeping: Bench) -> None:
+    bench = keeping
     lane = bench.backend.open_lane("a")
     bench.backend.set_shares({"a": 50.0})
     seen: list[str] = []
