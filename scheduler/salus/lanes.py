@@ -27,7 +27,8 @@ Ours:
 - The queue of waiting jobs is scanned in order of arrival whenever memory is freed and one that does not fit is skipped (back-fill, as
   the released code does). With `age_limit_s` a job that has waited so long is not overtaken any more, by newcomers neither.
 - `resize`: a job's need was measured and is not what was declared. It stays in its lane if that may grow, else moves to another, else
-  waits (it keeps P and runs no iteration), else is told to leave. While its iteration runs this is put off to the boundary.
+  waits (it keeps P and runs no iteration), else is told to leave. While its iteration runs this is put off to the boundary. When all
+  that hold memory are paused, the one paused last has to leave, or they would wait for each other.
 - Layout. Persistent memory grows from one end, lanes from the other; `base_mib` counts from the lanes' end. A lane in an iteration
   stays where it is; every other one is empty (S4) and so moves for free: lanes keep their order, and each slides to where it would lie
   with no hole below it as soon as nothing is in the way, also upwards when one below it is to grow. A memory request can be granted by
@@ -416,6 +417,8 @@ class LaneTable:
         assert len(queue) == len(set(queue)), "a job waits twice"
         homeless = {r.job for r in self.residents.values() if r.lane is None and not r.leaving}
         assert homeless == {job for job in queue if job in self.residents}, "a paused job does not wait, or one in a lane does"
+        assert self.residents or not queue, f"nobody holds memory, and {queue} wait"
+        assert not homeless or len(homeless) < len(self.residents), f"{sorted(homeless)} wait for each other"
 
     def _lane_of(self, resident: Resident) -> MemoryLane | None:
         return None if resident.lane is None else self.lanes[resident.lane]
@@ -601,7 +604,15 @@ class _Draft:
             if self.place(request, "placed"):
                 self.waiting.remove(request)
             elif limit_s is not None and at_s - request.since_s >= limit_s:
-                return
+                break
+        self.unlock(at_s)
+
+    def unlock(self, at_s: float) -> None:
+        """Paused jobs that have only each other to wait for would wait for ever: the one paused last has to leave."""
+        residents = self.residents.values()
+        if self.residents and all(r.lane is None and not r.leaving for r in residents):
+            last = max((w for w in self.waiting if w.job in self.residents), key=lambda w: w.since_s)
+            self.expel(last.job, f"it {_needs(last.need)}, and the other jobs that wait for memory hold too much for that")
 
     def drop_waiting(self, job: str) -> None:
         left = [w for w in self.waiting if w.job != job]
