@@ -5,19 +5,23 @@ Read from web and telemetry threads while the loop runs: it only looks, takes co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import cv2
 import numpy as np
 
+from configs.errors import redact
 from configs.units import CLASSES
-from edge.gpu.base import ShareReport
+from edge.gpu.base import ComputeBackend, DeviceFacts, Fault, ShareReport
 from edge.inference import Shown
 from edge.runtime import BoxRuntime, Watched
 from edge.status import (
     BoxStatus,
     CameraView,
+    DeviceView,
+    FaultView,
+    JobMemoryView,
     ModelView,
     NoteView,
     OutcomeView,
@@ -50,10 +54,13 @@ def software_version() -> str:
 
 
 class RuntimeStatus:
-    """See `edge.status.StatusSource`."""
+    """See `edge.status.StatusSource`. devices: the machine's GPUs, must answer at once; None: those behind the backend."""
 
-    def __init__(self, runtime: BoxRuntime, *, box: str, site: str) -> None:
+    def __init__(
+        self, runtime: BoxRuntime, *, box: str, site: str, devices: Callable[[], tuple[DeviceFacts, ...]] | None = None
+    ) -> None:
         self._runtime, self._box, self._site = runtime, box, site
+        self._devices = devices or runtime.parts.backend.facts
 
     def status(self) -> BoxStatus:
         runtime = self._runtime
@@ -64,7 +71,11 @@ class RuntimeStatus:
             box=self._box, site=self._site, software=software_version(), now_utc=now_utc, started_utc=runtime.started_utc,
             ready=runtime.ready, capacity_pct=runtime.parts.backend.capacity_pct, spare_pct=runtime.spare_pct,
             cameras=tuple(self._camera(i, w, now_s) for i, w in sorted(dict(runtime.watched).items())),
-            shares=self._shares(), shares_span_s=SHARES_SPAN_S,
+            shares=self._shares(), shares_span_s=SHARES_SPAN_S, backend=runtime.parts.backend.name,
+            memory=_memory_views(runtime.parts.backend), devices=tuple(_device_view(facts) for facts in self._devices()),
+            faults=tuple(
+                _fault_view(fault, now_utc - (now_s - fault.at_s)) for fault in reversed(runtime.parts.backend.faults())
+            ),
             window=WindowView(
                 number=max(0, state.window), phase=state.phase, opened_utc=runtime.window_opened_utc,
                 length_s=max(0.0, state.ends_s - state.opened_s), elapsed_s=max(0.0, now_s - state.opened_s),
@@ -114,6 +125,36 @@ class RuntimeStatus:
 
     def _models(self) -> tuple[ModelView, ...]:
         return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
+
+
+def _memory_views(backend: ComputeBackend) -> tuple[JobMemoryView, ...]:
+    return tuple(
+        JobMemoryView(
+            job=job, persistent_mib=about.need.persistent_mib if about.need else None,
+            ephemeral_mib=about.need.ephemeral_mib if about.need else None, measured=about.measured, lane=about.lane,
+            lane_mib=about.lane_mib, held_mib=about.held_mib,
+        )
+        for job, about in sorted(backend.memory().items())
+    )  # fmt: skip
+
+
+def _device_view(facts: DeviceFacts) -> DeviceView:
+    return DeviceView(
+        index=facts.index, name=facts.name, memory_total_mib=facts.memory_total_mib, memory_used_mib=facts.memory_used_mib,
+        utilisation_pct=facts.utilisation_pct, temperature_c=facts.temperature_c, power_w=facts.power_w, throttled=facts.throttled,
+        ecc_errors=facts.ecc_errors, mig=facts.mig, problem=facts.problem,
+    )  # fmt: skip
+
+
+def _fault_view(fault: Fault, at_utc: float) -> FaultView:
+    return FaultView(
+        at_utc=at_utc,
+        job=fault.job,
+        code=fault.code,
+        text=redact(fault.text),
+        remedy=redact(fault.remedy),
+        removed=fault.removed,
+    )
 
 
 def _plan_view(made: tuple[ReportPlan, float] | None) -> PlanView | None:

@@ -74,6 +74,45 @@ class ShareView(View):
     )
 
 
+class JobMemoryView(View):
+    """One job's memory on the device that it shares."""
+
+    job: str
+    persistent_mib: float | None = Field(default=None, description="What it holds as long as it lives; null: not known yet.")
+    ephemeral_mib: float | None = Field(default=None, description="Most that one iteration takes beyond that.")
+    measured: bool = Field(default=False, description="Measured over its first iterations; else declared, or not known.")
+    lane: int | None = Field(default=None, description="Memory lane it runs in; null: waits for memory, or there are no lanes.")
+    lane_mib: float = Field(default=0.0, description="Size of that lane.")
+    held_mib: float | None = Field(default=None, description="What it holds now; null: cannot be seen.")
+
+
+class DeviceView(View):
+    """One GPU as its driver reports it; null where it does not say."""
+
+    index: int = Field(description="As nvidia-smi counts.")
+    name: str
+    memory_total_mib: float
+    memory_used_mib: float = Field(description="By everybody, not only this box.")
+    utilisation_pct: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = Field(default=(), description="Why its clocks are held down, in words; empty: they are not.")
+    ecc_errors: int | None = Field(default=None, description="Uncorrected memory errors since the driver was loaded.")
+    mig: bool = Field(default=False, description="Divided into partitions.")
+    problem: str = Field(default="", description="Why it cannot be used; empty: it can.")
+
+
+class FaultView(View):
+    """What went wrong with a job or a device, and what to do."""
+
+    at_utc: float
+    job: str = Field(default="", description="Empty: the device itself.")
+    code: str = Field(description="memory, leak, hung, crashed or device.")
+    text: str
+    remedy: str = ""
+    removed: bool = Field(default=False, description="The job was taken off the device; the others go on.")
+
+
 class StreamPlanView(View):
     """What the plan decided for one camera."""
 
@@ -172,6 +211,10 @@ class BoxStatus(View):
     cameras: tuple[CameraView, ...] = ()
     shares: tuple[ShareView, ...] = ()
     shares_span_s: float = Field(default=10.0, description="Time over which received shares are measured.")
+    backend: str = Field(default="", description="How shares are kept: lanes, mps, green, mig or none.")
+    memory: tuple[JobMemoryView, ...] = Field(default=(), description="Memory of the jobs in `shares`.")
+    devices: tuple[DeviceView, ...] = Field(default=(), description="The machine's GPUs; empty without a driver.")
+    faults: tuple[FaultView, ...] = Field(default=(), description="Of jobs and devices, newest first.")
     window: WindowView | None = None
     plan: PlanView | None = None
     outcomes: tuple[OutcomeView, ...] = Field(default=(), description="Closed windows, newest first.")

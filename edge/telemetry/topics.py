@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from edge.status import BoxStatus, CameraView, OutcomeView, PlanView
+from edge.status import BoxStatus, CameraView, DeviceView, OutcomeView, PlanView
 
 #: Version of all payloads; raised when a field changes its meaning or disappears.
 SCHEMA = 1
@@ -201,6 +201,22 @@ def outcome_body(outcome: OutcomeView) -> dict[str, Any]:
     }
 
 
+def device_stats(device: DeviceView) -> dict[str, Any]:
+    """One GPU, rounded to what is worth telling every minute."""
+    return {
+        "index": device.index,
+        "name": device.name,
+        "utilisation_pct": device.utilisation_pct,
+        "memory_used_mib": round(device.memory_used_mib),
+        "memory_total_mib": round(device.memory_total_mib),
+        "temperature_c": device.temperature_c,
+        "power_w": None if device.power_w is None else round(device.power_w, 1),
+        "throttled": list(device.throttled),
+        "ecc_errors": device.ecc_errors,
+        "problem": device.problem,
+    }
+
+
 def stats(status: BoxStatus) -> dict[str, Any]:
     """Numbers of the whole box and of each camera."""
     qualities = [camera.quality for camera in status.cameras if camera.quality is not None]
@@ -211,6 +227,8 @@ def stats(status: BoxStatus) -> dict[str, Any]:
         "mean_quality": round(sum(qualities) / len(qualities), 4) if qualities else None,
         "capacity_pct": status.capacity_pct,
         "spare_pct": status.spare_pct,
+        "backend": status.backend,
+        "devices": [device_stats(device) for device in status.devices],
         "cameras": {
             camera.id: {
                 "analysed_fps": round(camera.analysed_fps, 2),

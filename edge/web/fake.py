@@ -14,6 +14,9 @@ import numpy as np
 from edge.status import (
     BoxStatus,
     CameraView,
+    DeviceView,
+    FaultView,
+    JobMemoryView,
     ModelView,
     NoteView,
     OutcomeView,
@@ -61,6 +64,43 @@ class FakeSource:
                     job="infer:yard", camera="yard", kind="inference", promised_pct=20, received_pct=12.5, wanted_frac=0.6
                 ),
                 ShareView(job="retrain:gate", camera="gate", kind="retraining", promised_pct=40, received_pct=40.4),
+            ),
+            backend="lanes",
+            memory=(
+                JobMemoryView(
+                    job="infer:gate", persistent_mib=12, ephemeral_mib=80, measured=True, lane=0, lane_mib=80, held_mib=12
+                ),
+                JobMemoryView(job="retrain:gate", persistent_mib=40, ephemeral_mib=300, lane=1, lane_mib=300),
+            ),
+            devices=(
+                DeviceView(
+                    index=0,
+                    name="NVIDIA Fake 80GB",
+                    memory_total_mib=81_920,
+                    memory_used_mib=2_048,
+                    utilisation_pct=71,
+                    temperature_c=83,
+                    power_w=297.4,
+                    throttled=("power limit",),
+                    ecc_errors=0,
+                ),
+                DeviceView(
+                    index=1,
+                    name="NVIDIA Fake 80GB",
+                    memory_total_mib=81_920,
+                    memory_used_mib=0,
+                    problem="the GPU is lost: it no longer answers on its bus",
+                ),
+            ),
+            faults=(
+                FaultView(
+                    at_utc=EPOCH_UTC,
+                    job="retrain:yard",
+                    code="leak",
+                    text="retrain:yard holds more with every iteration; it was removed",
+                    remedy="report it with the job's log",
+                    removed=True,
+                ),
             ),
             window=WindowView(number=3, phase="planned", opened_utc=EPOCH_UTC, length_s=200, elapsed_s=elapsed_s),
             plan=_plan(),

@@ -162,6 +162,7 @@ function updateShares(status) {
     `received over the last ${duration(status.shares_span_s)}. A job without work receives less than its promise. ` +
     `${percent(status.capacity_pct)} in all, ${percent(status.spare_pct)} given to nobody.`);
   const scale = Math.max(status.capacity_pct, 1);
+  const memory = new Map(status.memory.map((entry) => [entry.job, entry]));
   const bar = (kind, value) => {
     const fill = make("i", { class: kind });
     fill.style.width = `${Math.min(100, 100 * value / scale)}%`;
@@ -170,8 +171,34 @@ function updateShares(status) {
   byId("shares").replaceChildren(...status.shares.map((share) => make("li", {},
     make("div", { class: "row" }, make("span", {}, share.job),
       make("span", { class: "numbers" }, `promised ${percent(share.promised_pct)} · received ${percent(share.received_pct)} · ` +
-        `had work ${Math.round(100 * share.wanted_frac)} % of the time`)),
+        `had work ${Math.round(100 * share.wanted_frac)} % of the time${memoryWords(memory.get(share.job))}`)),
     bar("promised", share.promised_pct), bar("received", share.received_pct))));
+}
+
+function memoryWords(memory) {
+  if (!memory || memory.persistent_mib === null) return "";
+  const lane = memory.lane === null ? "" : `, lane ${memory.lane} of ${Math.round(memory.lane_mib)} MiB`;
+  return ` · memory ${Math.round(memory.persistent_mib)} + ${Math.round(memory.ephemeral_mib)} MiB${lane}`;
+}
+
+function deviceWords(device) {
+  if (device.problem) return `GPU ${device.index} (${device.name}): ${device.problem}`;
+  const parts = [`${(device.memory_used_mib / 1024).toFixed(1)} of ${(device.memory_total_mib / 1024).toFixed(1)} GiB`];
+  if (device.utilisation_pct !== null) parts.push(`${Math.round(device.utilisation_pct)} % busy`);
+  if (device.temperature_c !== null) parts.push(`${Math.round(device.temperature_c)} °C`);
+  if (device.power_w !== null) parts.push(`${Math.round(device.power_w)} W`);
+  if (device.throttled.length) parts.push(`held back: ${device.throttled.join(", ")}`);
+  if (device.ecc_errors) parts.push(`${device.ecc_errors} uncorrected memory errors`);
+  return `GPU ${device.index} (${device.name}): ${parts.join(" · ")}`;
+}
+
+function drawDevices(devices) {
+  byId("devices").replaceChildren(...devices.map((device) => make("li", {}, deviceWords(device))));
+}
+
+function drawFaults(faults) {
+  byId("faults").replaceChildren(...faults.slice(0, 5).map((fault) =>
+    make("li", {}, `${moment(fault.at_utc)}: ${fault.text}${fault.remedy ? ` – ${fault.remedy}` : ""}`)));
 }
 
 const drawn = {};
@@ -249,6 +276,8 @@ function update(status) {
   updateCameras(status.cameras);
   updateWindow(status.window);
   updateShares(status);
+  ifChanged("devices", status.devices, drawDevices);
+  ifChanged("faults", status.faults, drawFaults);
   ifChanged("plan", status.plan, drawPlan);
   ifChanged("outcomes", status.outcomes, drawOutcomes);
   ifChanged("models", status.models, drawModels);

@@ -11,11 +11,13 @@ import pytest
 
 from configs.errors import StreamErrorCode
 from edge.box_status import draw_jpeg
+from edge.gpu.base import DeviceFacts, Fault
 from edge.inference import Shown
 from edge.runtime import Job
 from models.tasks.classification import CLASSIFICATION
 from scheduler import events as ev
 from scheduler.commands import Note, ReportPlan
+from scheduler.salus.types import MemoryNeed
 from scheduler.types import Detections, Plan, StreamOutcome, StreamPlan, WindowOutcome
 from streams.source import CameraState, CameraStatus
 from tests.support.fakes import put_fakes_in_the_zoo, scripted_frame
@@ -142,3 +144,39 @@ def test_boxes_are_drawn_wherever_they_are(count: int) -> None:
     assert picture is not None
     assert picture[:2] == b"\xff\xd8"
     assert np.array_equal(frame.image, scripted_frame("a", 1).image), "the frame itself stays as it was"
+
+
+def test_devices_memory_and_faults_are_shown(box: LiveBox) -> None:
+    hot = DeviceFacts(
+        index=1,
+        name="NVIDIA H200",
+        memory_total_mib=141_000,
+        memory_used_mib=2_000,
+        temperature_c=90,
+        throttled=("power limit",),
+    )
+    box.status._devices = lambda: (hot,)
+    box.backend.open_lane("a/train/3", need=MemoryNeed(persistent_mib=40, ephemeral_mib=200))
+    now_s = box.runtime.parts.clock.monotonic_s()
+    fault = Fault(
+        at_s=now_s - 60, job="b/train/1", code="leak", text="rtsp://u:s3cret@h leaks", remedy="report it", removed=True
+    )
+    box.runtime.parts.backend.faults = lambda: (fault,)  # type: ignore[method-assign]
+    status = box.status.status()
+    assert status.backend == "lanes"
+    device = status.devices[0]
+    assert (device.index, device.name, device.temperature_c, device.throttled) == (1, "NVIDIA H200", 90, ("power limit",))
+    assert (device.utilisation_pct, device.problem) == (None, "")
+    memory = {view.job: view for view in status.memory}["a/train/3"]
+    assert (memory.persistent_mib, memory.ephemeral_mib, memory.measured) == (40, 200, False)
+    assert memory.lane is not None
+    assert memory.lane_mib >= 200
+    told = status.faults[0]
+    assert (told.job, told.code, told.removed, told.remedy) == ("b/train/1", "leak", True, "report it")
+    assert told.at_utc == pytest.approx(status.now_utc - 60, abs=5)
+    assert "s3cret" not in told.text
+    assert type(status).model_validate_json(status.model_dump_json()) == status
+
+
+def test_without_a_driver_there_are_no_devices(box: LiveBox) -> None:
+    assert box.status.status().devices == ()

@@ -155,3 +155,15 @@ def test_every_field_is_documented() -> None:
     page = PAGE.read_text(encoding="utf-8")
     fields = {key for message in Changes(NAMES).messages(FakeSource().status()) for key in body(message)}
     assert not [field for field in fields if f"`{field}`" not in page]
+
+
+def test_stats_tell_the_devices_and_the_page_names_every_field() -> None:
+    status = FakeSource().status()
+    told = json.loads(json.dumps(topics.stats(status)))
+    assert told["backend"] == "lanes"
+    busy, lost = told["devices"]
+    assert (busy["utilisation_pct"], busy["temperature_c"], busy["throttled"], busy["problem"]) == (71, 83, ["power limit"], "")
+    assert lost["problem"].startswith("the GPU is lost")
+    assert lost["power_w"] is None
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in busy if f"`{name}`" not in page] == []
