@@ -14,7 +14,9 @@ nothing: what it goes by (service, counters, times) is in the `LaneJob`s, which 
 idle lane: whether the lane may stay idle although somebody is ready. `fair` and `rr` can be told to (`work_conserving=False`), `fifo`
 and `srtf` run the chosen job only, as the released code does: that is what makes them FIFO and SRTF. `plan` holds jobs to shares of
 compute: its tokens are `scheduler.pacing.Pacer`'s (`with_tokens`), whose mode says whether unused shares are lent. Ties go to the name
-in alphabetical order; those of `srtf` to the job listed later and those of `rr` to the one listed first, as in the released code.
+in alphabetical order; those of `plan` to who has waited longest (in a lane with more promises than time everybody has saved all that
+may be saved, and the last by name would starve); those of `srtf` to the job listed later and those of `rr` to the one listed first, as
+in the released code.
 
 FAIR, ours where the text is silent (card, [G]): a newcomer starts at the least service of its lane, else it would keep the lane until it
 had caught up (T5); the same for a job that had nothing to run for a while (`rejoin`), which the text does not speak of: it must not
@@ -169,7 +171,7 @@ def plan(now_s: float, jobs: Sequence[LaneJob]) -> Pick:
     ready = [j for j in jobs if j.ready]
     able = [j for j in ready if j.wait_s <= 0]
     if able:
-        chosen = min(able, key=lambda j: (-j.saved_s, j.job))
+        chosen = min(able, key=lambda j: (-j.saved_s, j.ready_since_s, j.job))
         return Pick(job=chosen.job, why=f"has saved most, {chosen.saved_s:.6g} s")
     wait_s = min((j.wait_s for j in ready), default=math.inf)
     return Pick(job=None, again_s=now_s + wait_s, why="every ready job has used its share" if ready else "nobody is ready")
