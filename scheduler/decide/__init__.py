@@ -15,6 +15,7 @@ from configs.errors import UsageError
 from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya, tables
 from scheduler.decide.fluid import FluidAnswer, FluidInput, decide_fluid, fluid_tables
 from scheduler.decide.inputs import Clock, Decide, Table, parse
+from scheduler.decide.salus import SalusAnswer, SalusInput, decide_salus, salus_tables
 from scheduler.decide.slaq import SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
 
 __all__ = ["SYSTEMS", "Clock", "EkyaAnswer", "EkyaInput", "System", "decide", "decide_ekya", "parse", "system"]
@@ -42,6 +43,7 @@ class System:
 SYSTEMS: dict[str, System] = {
     "ekya": System(decide=decide_ekya, input_model=EkyaInput, answer_model=EkyaAnswer, tables=tables),
     "slaq": System(decide=decide_slaq, input_model=SlaqInput, answer_model=SlaqAnswer, tables=slaq_tables),
+    "salus": System(decide=decide_salus, input_model=SalusInput, answer_model=SalusAnswer, tables=salus_tables),
     "fluid": System(decide=decide_fluid, input_model=FluidInput, answer_model=FluidAnswer, tables=fluid_tables),
 }
 

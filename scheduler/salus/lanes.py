@@ -60,8 +60,8 @@ DecisionKind = Literal["placed", "queued", "refused", "resized", "moved", "pause
 @dataclass(frozen=True, kw_only=True)
 class LaneRules:
     """capacity_mib: C, memory that jobs may hold in all. max_lanes: None for as many as fit. age_limit_s: a job that has waited so long
-    is not overtaken any more (None: it may starve). unknown: what a job that declares nothing is charged; None: the whole device, as
-    the released code does. apart: inference and learning share a lane only where they have to. Raises ValueError."""
+    is not overtaken any more (None: it may starve). unknown: what a job that declares nothing is charged (`charged`). apart: inference
+    and learning share a lane only where they have to. Raises ValueError."""
 
     capacity_mib: float
     max_lanes: int | None = None
@@ -76,6 +76,13 @@ class LaneRules:
             raise ValueError(f"max_lanes must be 1 or more, got {self.max_lanes}")
         if self.age_limit_s is not None and not self.age_limit_s >= 0:
             raise ValueError(f"age_limit_s must be 0 or more seconds, got {self.age_limit_s}")
+
+    @property
+    def charged(self) -> MemoryNeed:
+        """What a job that declares nothing is charged: `unknown`, or the whole device, as in the released code. Half of it as persistent
+        memory, so that no other such job shares its lane, and half for its iterations."""
+        half_mib = self.capacity_mib / 2
+        return self.unknown or MemoryNeed(persistent_mib=half_mib, ephemeral_mib=half_mib)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +238,7 @@ class LaneTable:
         """A job arrives: placed, queued, or refused (it would not fit an empty device)."""
         if job in self.residents or any(w.job == job for w in self.waiting):
             raise ValueError(f"job {job!r} is in the table already")
-        need = need or self.rules.unknown or MemoryNeed(persistent_mib=0.0, ephemeral_mib=self.rules.capacity_mib)
+        need = need or self.rules.charged
         draft = _Draft(self)
         if not _fits(need.peak_mib, self.rules.capacity_mib):
             draft.say(job, "refused", why=f"{_needs(need)}, more than the {_mib(self.rules.capacity_mib)} that jobs may hold")

@@ -243,7 +243,14 @@ class _Device:
             self.take(self.table.admit(job.job, job.declared, at_s=self.now_s, role=job.role))
 
     def dispatch(self) -> float:
-        """Starts what may start; when a policy wants to be asked again."""
+        """Starts what may start; when a policy wants to be asked again. Once more when a start has killed its job: that frees a lane."""
+        while True:
+            deaths = len(self.out_of_memory)
+            again_s = self.start_all()
+            if len(self.out_of_memory) == deaths:
+                return again_s
+
+    def start_all(self) -> float:
         self.ask()
         again_s = math.inf
         for lane_id in list(self.table.lanes):
