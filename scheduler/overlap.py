@@ -56,12 +56,14 @@ class Overlap:
 
     def used_s(self, job: str, now_s: float) -> float:
         """All the job was charged up to `now_s`, the piece in flight included. Never falls."""
-        total_s = self._done_s.get(job, 0.0)
-        piece = self._running.get(job)
-        if piece is not None:
-            total_s += self._charge_s(piece, max(now_s, piece.start_s))
+        total_s = self._done_s.get(job, 0.0) + self.running_s(job, now_s)
         self._told_s[job] = max(total_s, self._told_s.get(job, 0.0))
         return self._told_s[job]
+
+    def running_s(self, job: str, now_s: float) -> float:
+        """What the piece in flight would be charged if it ended at `now_s`; 0 when there is none."""
+        piece = self._running.get(job)
+        return 0.0 if piece is None else self._charge_s(piece, max(now_s, piece.start_s))
 
     def forget(self, job: str) -> None:
         """The job has gone; its account begins at 0 when it comes back. What it has in flight ends unaccounted."""

@@ -70,7 +70,7 @@ def plan_partitions(shares_pct: Mapping[str, float], *, groups: int) -> tuple[Pa
     ):  # 100 pct and a crumb: rounding has left no group for the crumb
         small_count += 1
     small = tuple(sorted(by_size[:small_count]))
-    members = {job: (job,) for job in wanted if job not in small}
+    members: dict[str, tuple[str, ...]] = {job: (job,) for job in wanted if job not in small}
     if small:
         members[small[0]] = small
     ideals = {first: sum(wanted[job] for job in jobs) for first, jobs in members.items()}

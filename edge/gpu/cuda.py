@@ -63,8 +63,8 @@ class CudaDevice(Protocol):
     def pool(self) -> Pool: ...
 
     def inside(self, stream: Stream, pool: Pool | None) -> AbstractContextManager[None]:
-        """What the calling thread launches goes to `stream`, what it allocates to `pool` (None: the default one), backward passes
-        included: they run in the calling thread."""
+        """What the calling thread launches goes to `stream`, after what was launched on the default stream before; what it allocates to
+        `pool` (None: the default one), backward passes included: they run in the calling thread."""
 
     def mark(self, stream: Stream) -> Event:
         """An event after everything launched on `stream` so far."""
@@ -116,6 +116,10 @@ class TorchCudaDevice:
     def stream(self, *, urgent: bool = False) -> Stream:
         return self._torch.cuda.Stream(self._device, priority=URGENT if urgent else 0)
 
+    def foreign_stream(self, handle: int) -> Stream:
+        """A stream that the driver made (of a green context); torch does not own it."""
+        return self._torch.cuda.ExternalStream(handle, device=self._device)
+
     def pool(self) -> Pool:
         return self._torch.cuda.MemPool()
 
@@ -124,6 +128,7 @@ class TorchCudaDevice:
         torch = self._torch
         with ExitStack() as stack:
             stack.enter_context(torch.cuda.device(self._device))
+            stream.wait_stream(torch.cuda.default_stream(self._device))
             stack.enter_context(torch.cuda.stream(stream))
             if pool is not None:
                 stack.enter_context(torch.cuda.use_mem_pool(pool, self._device))

@@ -35,10 +35,12 @@ from scheduler.salus.types import MemoryNeed
 
 @dataclass(kw_only=True)
 class _MemoryLane:
-    """The device's side of a memory lane. pool: None until it is used, or after somebody left it (what it cached is given back)."""
+    """The device's side of a memory lane. pool: None until it is used, or after somebody left it (what it cached is given back).
+    pool_stream: on which the pool was used; what it caches serves no other."""
 
-    stream: Stream
+    stream: Stream | None = None
     pool: Pool | None = None
+    pool_stream: Stream | None = None
 
 
 class CudaSeat:
@@ -60,12 +62,13 @@ class CudaSeat:
         self._device.require_sound(self.job)
         try:
             place = self._device.lane_for(self, lane)
+            stream = self._device.stream_for(self, place)
             fresh = measure and self._meter.in_full
-            pool = self._device.pool_for(place, fresh=fresh, warm_up=self._meter.warming_up)
-            with self._in_flight(place.stream), ExitStack() as stack:
+            pool = self._device.pool_for(place, stream, fresh=fresh, warm_up=self._meter.warming_up)
+            with self._in_flight(stream), ExitStack() as stack:
                 if measure:
                     stack.enter_context(self._meter.measuring(pool))
-                stack.enter_context(self._device.cuda.inside(place.stream, pool))
+                stack.enter_context(self._device.cuda.inside(stream, pool))
                 yield
             if (
                 pool is None
@@ -182,23 +185,29 @@ class CudaLanes:
     # --- called by seats ----------------------------------------------------------------------------------------------
 
     def lane_for(self, seat: CudaSeat, lane: int | None) -> _MemoryLane:
-        """The stream and pool of a memory lane; lane None: the place aside, where newcomers are measured one at a time."""
+        """A memory lane; lane None: the place aside, where newcomers are measured one at a time."""
         if lane is not None:
             seat._lanes_used.add(lane)
         with self._lock:
             key = (lane, seat.role)
             if key not in self._lanes:
-                self._lanes[key] = _MemoryLane(stream=self.cuda.stream(urgent=seat.role == "infer"))
+                self._lanes[key] = _MemoryLane()
             return self._lanes[key]
 
-    def pool_for(self, place: _MemoryLane, *, fresh: bool, warm_up: bool) -> Pool | None:
+    def stream_for(self, seat: CudaSeat, place: _MemoryLane) -> Stream:
+        """Where the job's next iteration runs: on its memory lane's own stream."""
+        if place.stream is None:
+            place.stream = self.cuda.stream(urgent=seat.role == "infer")
+        return place.stream
+
+    def pool_for(self, place: _MemoryLane, stream: Stream, *, fresh: bool, warm_up: bool) -> Pool | None:
         """Where an iteration allocates. A measured one replaces the lane's pool: what that had cached is given back first, so that
         measuring takes no memory beyond the lane's."""
         if warm_up:
             return None
-        if fresh or place.pool is None:
+        if fresh or place.pool is None or place.pool_stream is not stream:
             place.pool = None
-            place.pool = self.cuda.pool()
+            place.pool, place.pool_stream = self.cuda.pool(), stream
         return place.pool
 
     def began(self, job: str, at_s: float) -> None:

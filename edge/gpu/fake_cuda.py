@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from configs.errors import EnvironmentLacking
 from edge.clock import FakeClock
 from edge.gpu.cuda import CudaProperties, ErrorKind, PoolState
 from scheduler.salus.types import MemoryNeed
@@ -333,6 +334,39 @@ def _head(stream: FakeStream) -> _Kernel:
 
 def _fills(stream: FakeStream) -> float:
     return _head(stream).fills_frac
+
+
+class FakeSplitter:
+    """SM groups of the fake device; see `edge.gpu.green.SmSplitter`. refuse: why contexts cannot be made from now on."""
+
+    def __init__(self, cuda: FakeCudaDevice, *, groups: int = 16, group_sms: int = 8) -> None:
+        self._cuda = cuda
+        self.count, self.group_sms = groups, group_sms
+        self.alive: set[tuple[int, ...]] = set()
+        self.made = 0
+        self.refuse = ""
+
+    def groups(self) -> tuple[int, int]:
+        return self.count, self.group_sms
+
+    def make(self, groups: tuple[int, ...], *, urgent: bool) -> FakePartition:
+        if self.refuse:
+            raise EnvironmentLacking(self.refuse, subject="green", remedy="use lanes")
+        self.made += 1
+        return FakePartition(self, groups, self._cuda.partition_stream(groups, len(groups) * self.group_sms, urgent=urgent))
+
+
+class FakePartition:
+    def __init__(self, splitter: FakeSplitter, groups: tuple[int, ...], stream: FakeStream) -> None:
+        self.stream = stream
+        self.closed = False
+        self._splitter, self._groups = splitter, groups
+        splitter.alive.add(groups)
+
+    def close(self) -> None:
+        assert not self.stream.queue, "a context is closed while its stream has work"
+        self.closed = True
+        self._splitter.alive.discard(self._groups)
 
 
 class FakeTensorMeter:
