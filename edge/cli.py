@@ -142,6 +142,36 @@ def doctor(config: OptionalConfig = None, data_dir: DataDir = None, json: Json =
 
 
 @app.command()
+def calibrate(
+    config: OptionalConfig = None,
+    data_dir: DataDir = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer shares, shorter: under a minute or two, less exact.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure how fast this box's own jobs run at a share, alone and together; plans use it from the next start on."""
+    from edge.environment import prepare
+    from edge.progress import make_progress
+
+    loaded = load_given(config, data_dir)
+    prepare(loaded)
+    from edge.calibrate import table
+    from edge.wiring import calibrate_box
+
+    with make_progress(enabled=not json) as progress:
+        bar = progress.task("measurements", total=100)
+        found = calibrate_box(loaded, quick=quick, progress=lambda what, done_frac: bar.set(round(100 * done_frac)))
+    if json:
+        print_json(found.model_dump(mode="json"))
+        return
+    columns, rows = table(found)
+    print_table(columns, rows)
+    say(f"speed for plans, {found.known} known: " + ", ".join(f"{x:g} % -> {y:.3f}" for x, y in found.speed))
+    if found.problem:
+        say(f"plans will not use it: {found.problem}")
+    raise typer.Exit(1 if found.problem else 0)
+
+
+@app.command()
 def replay(
     data_dir: Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Data folder of a box that ran.")], json: Json = False
 ) -> None:

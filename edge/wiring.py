@@ -19,8 +19,10 @@ import torch
 from configs.catalog import retrain_of
 from configs.errors import ConfigError, StorageError
 from configs.schema import BoxConfig, CameraEntry
+from edge import calibrate
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
+from edge.gpu.base import ComputeBackend
 from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring
@@ -34,6 +36,7 @@ from edge.serving import PICTURES as FORM_PICTURES
 from edge.serving import Serving
 from edge.shadow import ShadowRules
 from edge.shelf import Retention, Shelf
+from edge.speed_file import SpeedFile, usable_speed, write_speed
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from edge.swapping import SWITCH_S
@@ -41,6 +44,7 @@ from models.detector import Detector
 from models.golden import Labelling, class_table
 from models.labelled import LabelledImage
 from models.retrain import settle_precision
+from models.serving.cache import machine
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.tasks.registry import task_of
@@ -104,6 +108,33 @@ def speed_of(capacity_pct: int) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), (100.0, 1.0), (float(capacity_pct), 1.0)) if capacity_pct > 100 else ()
 
 
+def backend_of(config: BoxConfig, clock: Clock) -> ComputeBackend:
+    """What keeps the shares of this box."""
+    return LaneBackend(
+        capacity_pct=config.gpus.capacity_pct, clock=clock, mode="work-conserving" if config.gpus.work_conserving else "capped"
+    )
+
+
+def measured_speed(
+    config: BoxConfig, folder: DataFolder, backend: ComputeBackend, say: Callable[[str], None]
+) -> tuple[tuple[float, float], ...]:
+    """The speed curve for plans: what `driftbox calibrate` measured here, else what is assumed (`speed_of`)."""
+    curve, told = usable_speed(
+        folder.root, machine=machine(), devices=[f.name for f in backend.facts()], backend=backend.name,
+        capacity_pct=backend.capacity_pct, models=[name for names in models_of(config) for name in names[1:]],
+    )  # fmt: skip
+    if told:
+        say(told)
+    return curve or speed_of(backend.capacity_pct)
+
+
+def models_of(config: BoxConfig) -> list[tuple[str, str, str]]:
+    """(task, edge model, golden model) of the cameras, each once; of detection when there is no camera yet."""
+    cameras = [(entry.task, entry.edge) for entry in config.active_cameras] or [(DETECTION.name, None)]
+    usual = {task: config.models.for_task(task) for task, _ in cameras}
+    return sorted({(task, edge or usual[task].edge, usual[task].golden) for task, edge in cameras})
+
+
 def retrain_configs(config: BoxConfig, model: str | None = None) -> tuple[RetrainConfig, ...]:
     """How a model may be retrained (`configs.catalog`); None: the cameras' usual one."""
     return tuple(RetrainConfig(**entry.model_dump()) for entry in retrain_of(config.models, model or config.models.edge))
@@ -151,10 +182,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             say(f"recovered: {note}")
         goldens = load_goldens(config)
         addresses = stack.enter_context(rendered_server(config))
-        backend = LaneBackend(
-            capacity_pct=config.gpus.capacity_pct, clock=clock,
-            mode="work-conserving" if config.gpus.work_conserving else "capped",
-        )  # fmt: skip
+        backend = backend_of(config, clock)
 
         def require_room() -> None:
             folder.require_free(config.storage.min_free_mib)
@@ -163,7 +191,9 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         stack.callback(journal.close)
         labelling = labelling_of(config)
         label_s = max(cost_s(partial(label_once, name, golden), clock) for name, golden in goldens.items())
-        engine = BoxEngine(engine_config(config, label_s * labelling.views))
+        engine = BoxEngine(
+            replace(engine_config(config, label_s * labelling.views), speed=measured_speed(config, folder, backend, say))
+        )
         tasks = {entry.id: entry.task for entry in config.active_cameras}
         serving = serving_of(config, folder, store, samples, clock)
         stack.callback(serving.close)
@@ -350,6 +380,45 @@ def rendered_server(config: BoxConfig) -> Iterator[dict[str, str]]:
         yield {script.id: server.url(script.id) for script in scripts}
     finally:
         server.stop()
+
+
+# --- calibrate --------------------------------------------------------------------------------------------------------
+
+
+def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, float], None]) -> SpeedFile:
+    """Measures the box's own jobs on its own backend and keeps the result in its data folder. Raises StorageError (code 'in_use' while a
+    box runs on the folder: it would be measured too), WeightsError, JobError."""
+    torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_S)
+    clock = SystemClock()
+    with DataFolder(config.box.data_dir) as folder:
+        found = [subject for names in models_of(config) for subject in subjects_of(config, *names)]
+        # A box that may give away less than one core or GPU is measured as if it had a whole one: speed is relative to that.
+        whole = config.gpus.model_copy(update={"capacity_pct": max(100, config.gpus.capacity_pct)})
+        backend = backend_of(config.model_copy(update={"gpus": whole}), clock)
+        try:
+            plan = calibrate.QUICK if quick else calibrate.FULL
+            seen = calibrate.run(calibrate.Bench(backend, clock), found, plan, progress=progress)
+            made = calibrate.concluded(
+                seen, machine=machine(), devices=[f.name for f in backend.facts()], backend=backend.name,
+                capacity_pct=backend.capacity_pct, quick=quick, utc_s=clock.utc_s(),
+            )  # fmt: skip
+        finally:
+            backend.close()
+        write_speed(folder.root, made)
+    return made
+
+
+def subjects_of(config: BoxConfig, task_name: str, edge: str, golden: str) -> list[calibrate.Subject]:
+    """The jobs of the cameras of one task with one model, on a plain picture: speed at a share does not depend on what is seen."""
+    task = task_of(task_name)
+    detector, picture = task.load(edge), plain_picture(task)
+    lesson = plain_lesson(picture)
+    settle_precision(detector, [lesson], task=task)
+    return calibrate.subjects(
+        task, detector, task.load_golden(golden), [picture], [lesson] * 8, names=(edge, golden),
+        score_min=config.models.edge_score_min,
+    )  # fmt: skip
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
