@@ -172,6 +172,8 @@ class BoxEngine:
             self._out.append(CancelJob(job=self.state.active.job, stream=stream.id))
             self.state.active = None
             self._next_prep(event.at_s)
+            if self.state.prepares and self.state.phase == "planned":
+                self._plan(event.at_s)
         else:
             self._reshare(event.at_s)
 
@@ -208,7 +210,7 @@ class BoxEngine:
         if event.timer == WINDOW_END:
             self._close_window(event.at_s)
             self._open_window(event.at_s, self.config.window_s)
-        elif event.timer == PREP_DEADLINE and self.state.phase == "prepare":
+        elif event.timer == PREP_DEADLINE and self.state.prepares:
             self._end_prep_early(event.at_s)
         elif event.timer == REACT and self.state.reacting:
             self._plan(event.at_s)
@@ -217,13 +219,13 @@ class BoxEngine:
         state = self.state
         state.window += 1
         state.opened_s, state.ends_s = at_s, at_s + seconds
-        state.planned_s, state.predicted, state.notes = None, None, []
+        state.planned_s, state.foretold, state.predicted, state.notes = None, False, None, []
         state.reacting, state.why = False, []
         for stream in state.streams.values():
             stream.reset()
         self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))
         self._out.append(SetTimer(timer=PREP_DEADLINE, at_s=at_s + self.config.prep_max_frac * seconds))
-        state.phase = "prepare"
+        state.phase, state.prepares = "prepare", True
         # Nothing was sampled before the first window of a session, so there is nothing to learn from.
         learns = self._needs.labels and state.window > 0
         state.queue = prep.opening(state, self.config, self._needs) if learns else []
@@ -235,20 +237,22 @@ class BoxEngine:
     def _next_prep(self, at_s: float) -> None:
         """Starts the next task of preparation, or plans when none is left."""
         state = self.state
-        if state.active is not None or state.phase != "prepare":
+        if state.active is not None or not state.prepares:
             return
         if not state.queue and state.labels_due:
             self._queue_labels(at_s)
         if state.queue and state.queue[0].kind == "profile":
             self._form_groups()
         if not state.queue:
-            if not any(
-                s.candidate for s in state.streams.values()
-            ):  # else a swap is under way, and its camera's profile follows
+            if not any(s.candidate and s.swapping != "retrained" for s in state.streams.values()):
+                state.prepares = False
                 self._plan(at_s)
-            return
+            return  # else a swap is under way, and its camera's profile follows
         state.active = task = state.queue.pop(0)
-        self._share_prep()
+        if state.phase == "prepare":
+            self._share_prep()
+        else:
+            self._emit_shares()
         task.started_s, task.share_pct = at_s, self._prep_share()
         self._out.append(prep.start(task, state, self.config, self._needs, at_s))
 
@@ -287,12 +291,12 @@ class BoxEngine:
         leader.followers = ()
         for stream in followers:
             stream.leader, stream.remark = None, ""
-            if self.state.phase == "prepare":
+            if self.state.prepares:
                 self._enqueue(prep.profile_of(stream, self.state))
 
     def _enqueue(self, task: Prep) -> None:
         self.state.queue.append(task)
-        self.state.queue = prep.in_order(self.state)
+        self.state.queue = prep.in_order(self.state, self.config)
 
     def _ended(self, job: str, at_s: float, gpu_s: float) -> Prep | None:
         """The task of preparation that `job` was; None when it is no longer waited for."""
@@ -310,7 +314,7 @@ class BoxEngine:
             self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
             skipped.insert(0, state.active.stream)
             state.active = None
-        state.queue, state.labels_due = [], False
+        state.queue, state.labels_due, state.prepares = [], False, False
         if skipped:
             self._note("", "prep-late", f"preparation ran out of time; not profiled: {', '.join(sorted(set(skipped)))}")
         self._plan(at_s)
@@ -481,6 +485,8 @@ class BoxEngine:
         if not stream.options:
             self._disband(stream)
         self._next_prep(event.at_s)
+        if self.config.overlaps and stream.options and self.state.prepares:  # it need not wait for the others
+            self._plan(event.at_s)
 
     def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -669,10 +675,10 @@ class BoxEngine:
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
         stream.swapping = "retrained"
-        if self.state.phase == "prepare":
+        if self.state.prepares:
             self._enqueue(prep.profile_of(stream, self.state))
             self._next_prep(at_s)
-        else:
+        if self.state.phase == "planned":
             self._plan(at_s)
 
     def _remember_model(self, stream: StreamState, version: str) -> None:
@@ -706,12 +712,13 @@ class BoxEngine:
         remaining_s = state.ends_s - at_s
         if remaining_s <= 0 or state.phase == "idle":
             return
-        first = state.planned_s is None
-        if first:
-            state.planned_s = at_s
-            for stream in state.streams.values():
-                stream.integral, stream.integral_since_s = 0.0, at_s
+        first = not state.foretold
+        for stream in state.streams.values() if first else ():
+            stream.integral, stream.integral_since_s = 0.0, at_s
+            if state.planned_s is None:
                 stream.start_quality = stream.quality
+        if first:
+            state.planned_s, state.foretold = at_s, not state.prepares
         state.phase = "planned"
         snapshot, plan = self._decide(remaining_s)
         plan.check(snapshot.capacity_pct)
@@ -823,13 +830,15 @@ class BoxEngine:
             self._share_prep()
             self._next_prep(at_s)  # what was waited for may be gone
         elif self.state.phase == "planned":
+            self._next_prep(at_s)
             self._plan(at_s)
 
     # --- shares -------------------------------------------------------------------------------------------------------
 
     def _prep_share(self) -> float:
-        used = sum(s.infer_pct for s in self.state.streams.values() if s.live)
-        return self._usable(self.config.capacity_pct - used)
+        live = [s for s in self.state.streams.values() if s.live]
+        used = sum(s.infer_pct + (s.train_pct if s.running or s.gating else 0.0) for s in live)
+        return self._usable(max(0.0, self.config.capacity_pct - used))
 
     def _usable(self, share_pct: float) -> float:
         return share_pct if self.config.job_max_pct is None else min(share_pct, self.config.job_max_pct)

@@ -36,8 +36,10 @@ class EngineConfig:
     job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
     prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_auto: it is chosen anew in each window
     by what inference loses and learning brings (`scheduler.prep_share`), prep_pct being the first; prep_max_frac: latest part of the
-    window by which they end. label_frames: wanted golden labels per camera and window, shrunk when the golden model is too slow, but
-    never under min_label_frames (then cameras take turns). golden_gpu_s: first guess of the cost of one label, corrected by measurement.
+    window by which they end; overlap: a camera's retraining begins when its own profile is there, beside the preparation of the
+    others, cameras that promise most first (one pool of GPUs, no groups; else all wait for all). label_frames: wanted golden labels
+    per camera and window, shrunk when the golden model is too slow, but never under min_label_frames (then cameras take turns).
+    golden_gpu_s: first guess of the cost of one label, corrected by measurement.
     prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
     reference: options measured once on other footage, for policies that never profile (only name and cost are used).
     cost_margin_frac: added to predicted retraining costs, because a retraining that misses the window's end is lost.
@@ -75,6 +77,7 @@ class EngineConfig:
     speed: tuple[tuple[float, float], ...] = ()
     prep_pct: int = 50
     prep_auto: bool = False
+    overlap: bool = False
     prep_max_frac: float = 0.4
     label_frames: int = 40
     min_label_frames: int = 8
@@ -116,6 +119,12 @@ class EngineConfig:
     group: bool = False
     group_distance: float = 0.3
     group_max: int = 4
+
+    @property
+    def overlaps(self) -> bool:
+        """`overlap`, where it can be: who shares a retraining is known only when all are labelled, and which device has room only when
+        nothing else is about to take it."""
+        return self.overlap and not self.group and not self.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +308,8 @@ class BoxState:
     phase: Phase = "idle"
     opened_s: float = 0.0
     ends_s: float = 0.0
-    planned_s: float | None = None  # first plan of the window
+    planned_s: float | None = None  # the plan that says what to expect of the window: the last of its preparation
+    foretold: bool = False  # ... has been made
     replanned_s: float = 0.0  # newest plan
     moved_s: float = 0.0  # newest plan or move of the training budget
     reacting: bool = False  # a reactive plan waits for the dwell to pass
@@ -309,6 +319,7 @@ class BoxState:
     streams: dict[str, StreamState] = field(default_factory=dict)
     queue: list[Prep] = field(default_factory=list)
     active: Prep | None = None
+    prepares: bool = False  # preparation has not ended yet; with overlap a plan may be in force meanwhile
     labels_due: bool = False  # what is labelled is decided when all looks are there
     groups_due: bool = False  # who learns with whom is decided when all labels are there
     predicted: float | None = None

@@ -99,7 +99,18 @@ def label_tasks(state: BoxState, config: EngineConfig, needs: Needs, at_s: float
     told = ""
     if sum(given.values()) < sum(wanted.values()):
         told = _too_slow(state, f"{sum(given.values())} of {sum(wanted.values())} labels that are wanted fit this window")
-    return [_label(state, s.id, given[s.id]) for s in live if given[s.id] > 0], told
+    tasks = [_label(state, s.id, given[s.id]) for s in live if given[s.id] > 0]
+    return _most_promising(tasks, state) if config.overlaps else tasks, told
+
+
+def _most_promising(tasks: list[Prep], state: BoxState) -> list[Prep]:
+    """First those whose labels should bring most for what they cost."""
+
+    def worth(task: Prep) -> float:
+        stream = state.streams[task.stream]
+        return prep_share.expected_gain(stream.gains, full=stream.full) / max(1, task.frames)
+
+    return sorted(tasks, key=lambda task: (-worth(task), state.streams[task.stream].quality or 0.0, task.stream))
 
 
 def wanted_labels(stream: StreamState, config: EngineConfig) -> int:
@@ -185,13 +196,16 @@ def profile_of(stream: StreamState, state: BoxState) -> Prep:
     return Prep(job=state.job(stream.id, "profile"), stream=stream.id, kind="profile", window=state.window - 1)
 
 
-def in_order(state: BoxState) -> list[Prep]:
-    """The queue, step by step; cameras that are probed or profiled: the worst first."""
+def in_order(state: BoxState, config: EngineConfig) -> list[Prep]:
+    """The queue, step by step; cameras that are probed or profiled: the worst first. Where retrainings begin beside preparation, a
+    camera that has its labels goes on before the next one gets any."""
     quality = {s.id: s.quality or 0.0 for s in state.streams.values()}
 
     def place(numbered: tuple[int, Prep]) -> tuple[int, float, str, int]:
         number, task = numbered
         if task.kind in ("probe", "profile"):
+            if config.overlaps:
+                return -1, quality[task.stream], task.stream, number
             return ORDER.index(task.kind), quality[task.stream], task.stream, number
         return ORDER.index(task.kind), 0.0, "", number
 
@@ -243,7 +257,7 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
         return StartProbe(
             job=task.job, stream=task.stream, window=task.window, version=version, candidates=task.candidates
         )  # fmt: skip
-    waiting = 1 + sum(p.kind == "profile" for p in state.queue)
+    waiting = 1 + sum(p.kind == "profile" or (config.overlaps and p.kind == "label") for p in state.queue)
     deadline_s = state.opened_s + config.prep_max_frac * (state.ends_s - state.opened_s)
     return StartProfiling(
         job=task.job, stream=task.stream, window=task.window, version=version,

@@ -99,6 +99,10 @@ class WindowSection(Section):
         False,
         text="Choose that share anew in each window, by what inference loses and what learning brings; `prep_pct` is the first one.",
     )
+    overlap: bool = setting(
+        False,
+        text="Begin a camera's retraining when its own profile is there, beside the preparation of the others (not with `group`).",
+    )
     prep_max_frac: float = setting(
         0.4, unit="fraction", ge=0.05, le=0.9, text="Labelling and profiling must end within this part of the window."
     )
