@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.errors import DriftboxError, EnvironmentLacking, redact
 from configs.schema import BoxConfig, CameraEntry
 from edge.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from edge.gpu.nvml import Gpu, Survey
 
 #: How long a camera may take to give its first frame.
 CAMERA_S = 8.0
@@ -123,6 +127,14 @@ def check_lanes(config: BoxConfig) -> Finding:
     from edge.gpu.lanes import usable_cores
 
     cores, wanted = usable_cores(), config.gpus.capacity_pct
+    if config.gpus.backend == "none":
+        return warn(
+            "lanes",
+            "gpus.backend is none: jobs run as they come, and the plan's shares are only wishes",
+            "set gpus.backend to lanes",
+        )
+    if config.gpus.device == "cuda":
+        return ok("lanes", f"{wanted} pct of GPU {config.gpus.index}, kept by {config.gpus.backend}")
     if wanted > 100 * cores:
         return bad(
             "lanes",
@@ -139,25 +151,139 @@ def check_lanes(config: BoxConfig) -> Finding:
     return ok("lanes", f"{wanted} pct of {100 * cores} pct ({cores} cores)")
 
 
-def check_gpu(config: BoxConfig) -> Finding:
-    try:
-        import pynvml
+def survey_gpus() -> Survey:
+    """What the driver says now."""
+    from edge.gpu.nvml import DeviceReader
 
-        pynvml.nvmlInit()
-    except Exception:  # no driver, no library, no GPU: all the same here, and all fine
-        return ok("gpu", "no NVIDIA GPU or driver: everything runs on the CPU")
+    reader = DeviceReader(tell=lambda _: None)
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        names = [str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)]
+        return reader.read()
     finally:
-        pynvml.nvmlShutdown()
-    import torch
+        reader.close()
 
-    if count and not torch.cuda.is_available():
-        return warn(
-            "gpu", f"{', '.join(names)} found, but torch {torch.__version__} cannot use it", "install the CUDA build of torch"
+
+def check_gpu(config: BoxConfig) -> Finding:
+    """The GPUs that are there; bad when the configured one cannot be used."""
+    from edge.gpu.choose import why_not
+
+    survey = survey_gpus()
+    lacking = why_not(config.gpus, survey)
+    if lacking is not None:
+        return bad("gpu", lacking.message, lacking.remedy)
+    found = ", ".join(device_words(gpu) for gpu in survey.devices)
+    if config.gpus.device == "cuda":
+        return _gpu_in_use(config, survey.devices[config.gpus.index], found)
+    sick = next((gpu for gpu in survey.devices if gpu.code), None)
+    if sick is not None:
+        return warn("gpu", f"{found}; not used (gpus.device is cpu)", sick.remedy)
+    if not survey.devices:
+        return ok("gpu", f"everything runs on the CPU: {survey.reason or 'there is no GPU'}")
+    return ok("gpu", f"{found}; not used: gpus.device is cpu")
+
+
+def _gpu_in_use(config: BoxConfig, gpu: Gpu, found: str) -> Finding:
+    from edge.gpu.cuda import cuda_missing
+
+    missing = cuda_missing()
+    if missing:
+        return bad(
+            "gpu", f"{found}; but {missing}", "install the CUDA build of torch and torchvision, or set gpus.device to cpu"
         )
-    return ok("gpu", f"{', '.join(names) or 'none'}; this release computes on the CPU")
+    trouble = gpu_trouble(gpu, own_pid=os.getpid())
+    return warn("gpu", f"{found}: {trouble[0]}", trouble[1]) if trouble else ok("gpu", found)
+
+
+def device_words(gpu: Gpu) -> str:
+    """'GPU 0 NVIDIA H200 (141.0 GiB, 12 % busy, 45 C, 120 W)'; its problem when it has one."""
+    facts = gpu.facts
+    if facts.problem:
+        return f"GPU {facts.index} {facts.name} ({facts.problem})"
+    said = [f"{facts.memory_total_mib / 1024:.1f} GiB"] if facts.memory_total_mib else []
+    for value, unit in ((facts.utilisation_pct, "% busy"), (facts.temperature_c, "C"), (facts.power_w, "W")):
+        if value is not None:
+            said.append(f"{value:.0f} {unit}")
+    return f"GPU {facts.index} {facts.name} ({', '.join(said)})" if said else f"GPU {facts.index} {facts.name}"
+
+
+def gpu_trouble(gpu: Gpu, *, own_pid: int) -> tuple[str, str] | None:
+    """(what, remedy) of the worst that does not keep the GPU from working; None: all is well."""
+    from edge.gpu.nvml import BY_CHOICE, HOT_C
+
+    facts = gpu.facts
+    if facts.ecc_errors:
+        return (
+            f"{facts.ecc_errors} uncorrected memory errors since the driver was loaded",
+            f"restart the machine; when they come again, have the card replaced (nvidia-smi -q -d ECC -i {facts.index})",
+        )
+    held = [words for words in facts.throttled if words not in BY_CHOICE]
+    if held:
+        return (
+            f"its clocks are held down: {', '.join(held)}",
+            "look at cooling, power limit and supply: shares of it are worth less now",
+        )
+    if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
+        return f"it is hot: {facts.temperature_c:.0f} C", "look at its cooling before it slows down"
+    others = [p for p in gpu.processes if p.pid != own_pid]
+    if others:
+        mib = sum(p.used_mib or 0.0 for p in others)
+        return (
+            f"others compute on it: {len(others)} process{'' if len(others) == 1 else 'es'}, {mib:.0f} MiB",
+            "a share is kept among our jobs only: end the others (nvidia-smi lists them), or promise less (gpus.capacity_pct)",
+        )
+    return None
+
+
+def check_mps(config: BoxConfig) -> Finding:
+    """The control program of MPS and other people's daemons; only a box with that backend needs it."""
+    from edge.gpu.mps_daemon import CONTROL, INSTEAD, other_daemons
+
+    if config.gpus.backend != "mps":
+        return ok("mps", f"not used: gpus.backend is {config.gpus.backend}")
+    program = shutil.which(CONTROL[0])
+    if program is None:
+        return bad(
+            "mps", f"{CONTROL[0]} is not there: this driver came without MPS", f"install the driver's MPS package, {INSTEAD}"
+        )
+    if not os.access(program, os.X_OK):
+        return bad("mps", f"{program} may not be run by this user", f"allow it, {INSTEAD}")
+    others = other_daemons(but=_own_daemon(config))
+    if others:
+        whose = "; ".join(f"process {o.pid} of {o.user}" for o in others)
+        remedy = f"it is left alone; if nobody needs it, its owner ends it: echo quit | {CONTROL[0]}"
+        return warn("mps", f"an MPS daemon that is not ours runs: {whose}", remedy)
+    return ok("mps", f"{program}; the box starts a daemon of its own")
+
+
+def _own_daemon(config: BoxConfig) -> int | None:
+    """Process of the daemon of a box that runs on this data folder."""
+    from edge.gpu.mps_daemon import PID_FILE, runtime_root
+
+    devices = survey_gpus().devices
+    if config.gpus.index >= len(devices):
+        return None
+    root = runtime_root(config.box.data_dir, devices[config.gpus.index].facts.uuid)
+    try:
+        return int((root / "pipe" / PID_FILE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def check_mig(config: BoxConfig) -> Finding:
+    """The partitions that the operator has made; the box never changes them."""
+    from edge.gpu.choose import chosen_instance, why_not
+
+    survey = survey_gpus()
+    parts = survey.instances
+    listed = ", ".join(
+        f"GPU {i.gpu} {i.name} {i.uuid} ({i.size_pct:.0f} pct, {i.memory_total_mib / 1024:.1f} GiB)" for i in parts
+    )
+    if config.gpus.backend != "mig":
+        return ok("mig", f"not used: gpus.backend is {config.gpus.backend}" + (f"; there are {listed}" if parts else ""))
+    lacking = why_not(config.gpus, survey)
+    if lacking is not None:
+        return bad("mig", lacking.message, lacking.remedy)
+    chosen = chosen_instance(config.gpus, survey.devices[config.gpus.index])
+    return ok("mig", f"the box works in {chosen.uuid if chosen else '?'}; there are {listed}")
 
 
 def check_clock(config: BoxConfig, clock: Clock | None = None, pause: Callable[[], None] = lambda: time.sleep(0.2)) -> Finding:
@@ -323,6 +449,8 @@ CHECKS: dict[str, Check] = {
     "python": check_python,
     "libraries": check_libraries,
     "gpu": check_gpu,
+    "mps": check_mps,
+    "mig": check_mig,
     "lanes": check_lanes,
     "clock": check_clock,
     "disk": check_disk,

@@ -17,6 +17,8 @@ from configs.schema import BoxConfig
 from edge import doctor
 from edge.clock import FakeClock
 from edge.doctor import Finding, Level
+from edge.gpu.fake_nvml import FakeGpu, FakeMig, FakeNvml
+from edge.gpu.mps_daemon import PID_FILE, Other, runtime_root
 from edge.store.folder import DataFolder
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
@@ -31,7 +33,19 @@ def config(text: str = "", data_dir: Path = Path("data")) -> BoxConfig:
 
 def test_every_check_of_this_machine_answers(tmp_path: Path) -> None:
     found = {f.check: f for f in doctor.examine(config("web: {enabled: false}", tmp_path / "new" / "data"))}
-    assert set(found) >= {"python", "libraries", "gpu", "lanes", "clock", "disk", "web", "broker", "model tinydet-edge"}
+    assert set(found) >= {
+        "python",
+        "libraries",
+        "gpu",
+        "mps",
+        "mig",
+        "lanes",
+        "clock",
+        "disk",
+        "web",
+        "broker",
+        "model tinydet-edge",
+    }
     for name in ("python", "libraries", "clock", "web", "broker"):
         assert found[name].level is Level.OK, found[name]
     assert not (tmp_path / "new").exists(), "looking changes nothing"
@@ -185,3 +199,126 @@ def test_a_camera_that_works_is_measured(tmp_path: Path) -> None:
     found = doctor.check_camera(config(f"cameras: [{{id: clip, url: '{path}', loop: true}}]").cameras[0])
     assert found.level is Level.OK, found
     assert "64x48 px" in found.text
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, *found: FakeGpu, fault: str = "", device: int | None = None) -> None:
+    """The machine has these GPUs, or a driver with this fault."""
+    fake = FakeNvml(found)
+    if fault:
+        fake.fail("nvml" if device is None else "nvmlDeviceGetPowerUsage", fault, device=device)
+    monkeypatch.setattr("edge.gpu.nvml.nvml_library", lambda: fake)
+    monkeypatch.setattr("edge.gpu.cuda.cuda_missing", lambda: "")
+
+
+def test_a_box_on_its_cpu_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, fault="LIBRARY_NOT_FOUND")
+    found = doctor.check_gpu(config())
+    assert found.level is Level.OK
+    assert "no NVIDIA driver" in found.text
+    gpus(monkeypatch, FakeGpu(name="NVIDIA H200", memory_mib=144_384))
+    assert (
+        doctor.check_gpu(config()).text == "GPU 0 NVIDIA H200 (141.0 GiB, 37 % busy, 45 C, 120 W); not used: gpus.device is cpu"
+    )
+    gpus(monkeypatch, FakeGpu(), FakeGpu(), fault="GPU_IS_LOST", device=1)
+    found = doctor.check_gpu(config())
+    assert (found.level, "is lost" in found.text, "restart" in found.remedy) == (Level.WARN, True, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "remedy"),
+    [
+        ("DRIVER_NOT_LOADED", "not loaded", "modprobe"),
+        ("NO_PERMISSION", "may not ask", "/dev/nvidia"),
+        ("LIB_RM_VERSION_MISMATCH", "updated while it was in use", "restart"),
+    ],
+)
+def test_a_configured_gpu_whose_driver_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, fault: str, words: str, remedy: str
+) -> None:
+    gpus(monkeypatch, FakeGpu(), fault=fault)
+    found = doctor.check_gpu(config("gpus: {device: cuda}"))
+    assert (found.level, found.exit_code) == (Level.BAD, 3)
+    assert words in found.text
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "remedy"),
+    [
+        (FakeGpu(ecc_errors=4, temperature_c=95), "4 uncorrected memory errors", "replaced"),
+        (FakeGpu(throttle=0x44), "held down: power limit, too hot (hardware)", "cooling"),
+        (FakeGpu(temperature_c=88), "hot: 88 C", "cooling"),
+        (FakeGpu(processes=[(1, 500), (os.getpid(), 100)]), "1 process, 500 MiB", "gpus.capacity_pct"),
+        (FakeGpu(processes=[(1, 500), (2, None)]), "2 processes, 500 MiB", "nvidia-smi"),
+    ],
+)
+def test_a_gpu_that_works_less_well_than_it_could(
+    monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, words: str, remedy: str
+) -> None:
+    gpus(monkeypatch, gpu)
+    found = doctor.check_gpu(config("gpus: {device: cuda}"))
+    assert found.level is Level.WARN
+    assert words in found.text
+    assert remedy in found.remedy
+
+
+def test_a_healthy_gpu_and_a_clock_that_somebody_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, FakeGpu(throttle=0x3, processes=[(os.getpid(), 100)]))
+    assert doctor.check_gpu(config("gpus: {device: cuda}")).level is Level.OK
+    monkeypatch.setattr("edge.gpu.cuda.cuda_missing", lambda: "this PyTorch was built without CUDA")
+    found = doctor.check_gpu(config("gpus: {device: cuda}"))
+    assert (found.level, "built without CUDA" in found.text) == (Level.BAD, True)
+
+
+def test_mps_is_looked_at_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus(monkeypatch, FakeGpu())
+    mps = config("gpus: {device: cuda, backend: mps}", tmp_path)
+    assert doctor.check_mps(config()).text == "not used: gpus.backend is lanes"
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    found = doctor.check_mps(mps)
+    assert (found.level, found.exit_code) == (Level.BAD, 3)
+    assert "without MPS" in found.text
+    assert "gpus.backend to lanes" in found.remedy
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh")
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: str(program))
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert "may not be run" in doctor.check_mps(mps).text
+    monkeypatch.setattr(doctor.os, "access", lambda *_: True)
+    assert doctor.check_mps(mps).level is Level.OK
+
+
+def test_a_strange_mps_daemon_is_named_and_left_alone_and_ours_is_not_strange(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus(monkeypatch, FakeGpu(uuid="GPU-12345678-9"))
+    mps = config("gpus: {device: cuda, backend: mps}", tmp_path)
+    pipe = runtime_root(tmp_path, "GPU-12345678-9") / "pipe"
+    pipe.mkdir(parents=True)
+    (pipe / PID_FILE).write_text("77")
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/sh")
+    daemons = [Other(pid=77, user="box", command="x"), Other(pid=78, user="alice", command="x")]
+    monkeypatch.setattr("edge.gpu.mps_daemon.other_daemons", lambda but=None: [d for d in daemons if d.pid != but])
+    found = doctor.check_mps(mps)
+    assert (found.level, "process 78 of alice" in found.text, "77" in found.text) == (Level.WARN, True, False)
+    assert "left alone" in found.remedy
+    del daemons[1]
+    assert doctor.check_mps(mps).level is Level.OK
+
+
+def test_mig_partitions_are_listed_and_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    mig = config("gpus: {device: cuda, backend: mig, capacity_pct: 14}\nwindow: {prep_pct: 10}")
+    gpus(monkeypatch, FakeGpu())
+    assert doctor.check_mig(config()).text == "not used: gpus.backend is lanes"
+    found = doctor.check_mig(mig)
+    assert (found.level, "nvidia-smi" in found.remedy) == (Level.BAD, True)
+    gpus(monkeypatch, FakeGpu(mig=[FakeMig(), FakeMig(slices=3)]))
+    found = doctor.check_mig(mig)
+    assert (found.level, "the box works in MIG-fake-0-1" in found.text, "14 pct" in found.text) == (Level.OK, True, True)
+    assert "MIG-fake-0-0" in doctor.check_mig(config()).text
+
+
+def test_a_box_that_keeps_no_shares_says_so() -> None:
+    found = doctor.check_lanes(config("gpus: {backend: none}"))
+    assert (found.level, "wishes" in found.text) == (Level.WARN, True)
+    assert "GPU 0" in doctor.check_lanes(config("gpus: {device: cuda}")).text
