@@ -246,6 +246,9 @@ def evaluate(
         bool | None,
         typer.Option("--group/--no-group", help="Retrain cameras together. Default: as in --config.", show_default=False),
     ] = None,
+    golden_runtime: Annotated[
+        str, typer.Option(help="What carries out the golden model: torch, or openvino, which is faster on a CPU.")
+    ] = "torch",
     trace: Annotated[Path | None, typer.Option(help="Write the evaluation as a trace (JSON).", show_default=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw F1 over time (PNG or SVG).", show_default=False)] = None,
     json: Json = False,
@@ -272,7 +275,7 @@ def evaluate(
     )
     options = EvaluateOptions(
         windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
-        gpu_speed=gpu_speed, seed=seed, task=chosen, **from_config,
+        gpu_speed=gpu_speed, seed=seed, task=chosen, golden_runtime=golden_runtime, **from_config,
     ).switched(drift=drift, reuse=reuse, group=group)  # fmt: skip
     with make_progress(enabled=not json) as progress:
         bar = progress.task("policies", total=100)

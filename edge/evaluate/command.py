@@ -14,6 +14,7 @@ import torch
 from configs.errors import UsageError
 from configs.files import atomic_write, storage_errors
 from edge.costs import CostProfile, load_costs, measure_costs
+from edge.evaluate.golden import in_form
 from edge.evaluate.plot import draw
 from edge.evaluate.run import PolicyResult, engine_config, fixed_configs, result_json, run_policy
 from edge.evaluate.studio import EvaluateOptions, Studio, longest_px, regions_of
@@ -72,11 +73,12 @@ def evaluate_command(
         raise UsageError("there is no retraining configuration to offer", remedy="list some under models.retrain")
     task, memo = options.task, Memo(cache)
     edge_detector, golden_detector = task.load(edge), task.load_golden(golden)
+    labeller = in_form(golden_detector, options.golden_runtime)  # its cost is measured, or given, as it is
     with one_thread():
         profile = _costs(costs, edge_detector, golden_detector, footage, options, memo)
         log(profile.describe())
         options = replace(options, engine=engine_config(options, profile, retrain))
-        studio = Studio(footage, edge_detector, golden_detector, profile, options, memo, log)
+        studio = Studio(footage, edge_detector, labeller, profile, options, memo, log)
         log(f"inference on every frame of all streams needs {sum(map(studio.full_pct, studio.footage)):.0f} % of a GPU")
         results = run_all(studio, names, log, progress)
         answer = {

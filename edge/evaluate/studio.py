@@ -14,6 +14,7 @@ import torch
 from configs.errors import JobError, StreamError, StreamErrorCode
 from edge import jobs
 from edge.costs import CostProfile
+from edge.evaluate.golden import TORCH, golden_key
 from edge.evaluate.seen import RememberedTask, seen_counts
 from edge.footage import Footage
 from edge.memo import Memo
@@ -48,6 +49,7 @@ class EvaluateOptions:
     """windows: parts each stream is cut into; candidates: frames per part that may be sampled; judged: evaluation frames per part
     (never labelled for training); fps: rate at which live inference must keep up; gpu_speed: one GPU does the work of so many
     cores of the machine the costs were measured on; replay_windows: earlier windows whose labels a retraining may replay.
+    golden_runtime: what carries out the golden model (`edge.evaluate.golden`); a label's virtual cost does not depend on it.
     engine: everything of the box's configuration that the evaluation does not set itself (see `edge.evaluate.run.engine_config`).
     """
 
@@ -64,6 +66,7 @@ class EvaluateOptions:
     scoring: jobs.Scoring = field(default_factory=default_scoring)
     labelling: Labelling = PLAIN
     task: Task = DETECTION
+    golden_runtime: str = TORCH
 
     def switched(self, **switches: bool | None) -> EvaluateOptions:
         """With these switches of the engine (drift, reuse, group) set; None leaves one as it is."""
@@ -110,7 +113,7 @@ class Studio:
         self.options, self.costs, self.memo, self.log = options, costs, memo, log
         self.golden = golden
         self.base_version = key_of("base", edge.spec, memo.digest_of(edge.state()))
-        self.golden_version = key_of("golden", golden.spec, memo.digest_of(golden.state()))
+        self.golden_version = key_of("golden", golden.spec, memo.digest_of(golden.state()), *golden_key(golden))
         self.done = Work()
         self._detectors: dict[str, Detector] = {self.base_version: edge}
         self.task: Task = RememberedTask(options.task, self._recall)
