@@ -141,7 +141,8 @@ def _even_labels(state: BoxState, config: EngineConfig, live: list[StreamState],
         turns = max(1, affordable // frames)
         first = (state.window * turns) % len(ids)
         ids = (ids + ids)[first : first + min(turns, len(ids))]
-    return [_label(state, id, frames) for id in ids], told
+    tasks = [_label(state, id, frames) for id in ids]
+    return _most_promising(tasks, state) if config.overlaps else tasks, told
 
 
 def _too_slow(state: BoxState, text: str) -> str:

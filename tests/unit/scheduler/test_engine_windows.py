@@ -462,6 +462,11 @@ ANY_CONFIG = [
     *(replace(ENGINE, slaq=objective, react=objective == "sum", slaq_age_s=5.0) for objective in ("sum", "minmax", "finish")),
     *(replace(ENGINE, drift=True, reuse=True, group=group, group_distance=5.0, shadow=group) for group in (False, True)),
     replace(ENGINE, drift=True, reuse=True, group=True, group_distance=5.0, gpus=TWO_GPUS, train_memory_mib=300),
+    *(
+        replace(ENGINE, policy=p, overlap=True, prep_auto=True, drift=True, reuse=True)
+        for p in ("lookahead", "uniform(full,50)")
+    ),
+    replace(ENGINE, policy="thief", overlap=True, slaq="sum", react_dwell_s=1.0),
 ]
 
 
