@@ -234,7 +234,12 @@ class Executor:
     def faults(self) -> tuple[Fault, ...]:
         """See `edge.gpu.base`."""
         with self._lock:
-            self._look_for_hung(self.clock.monotonic_s())
+            now_s = self.clock.monotonic_s()
+            self._look_for_hung(now_s)
+            starved = self._tenants.remove_starved(now_s)
+            if starved:
+                self._tell(starved)
+                self._wake_all()
             return tuple(self._faults)
 
     def ledger(self, job: str) -> Ledger:

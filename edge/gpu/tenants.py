@@ -17,9 +17,8 @@ Not thread-safe: the executor's lock is held. Time is an argument.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from configs.errors import JobError
 from edge.gpu.base import Fault, JobMemory, Role
@@ -34,12 +33,20 @@ FIRST_READINGS = 2
 PERIOD = {"learn": 16, "infer": 512}
 #: The released code's padding (card, section 7).
 PERSISTENT_PADDING, PEAK_PADDING = 1.1, 1.05
-#: A job leaks when what it holds rose by at least so much in each of so many readings one after the other.
-LEAK_READINGS, LEAK_MIB = 5, 1.0
+#: A job whose last so many readings found more held each time is measured in every iteration until one does not.
+SUSPICIOUS_RISES = 2
+#: It leaks when so many readings one after the other found more, and so much more in all.
+LEAK_RISES, LEAK_MIB = 8, 4.0
+#: Rises smaller than this are none.
+RISE_MIB = 0.01
+#: A job that grows is told of again when it has grown by this factor.
+TELL_AGAIN = 2.0
 #: Readings this close to what is reserved are within it.
 TOLERANCE_MIB = 0.5
 #: A job that has waited so long for memory is not overtaken by smaller ones any more.
 AGE_LIMIT_S = 300.0
+#: A learning job that has waited so long is removed: what holds the memory may be cameras, which never end.
+WAITS_MAX_S = 900.0
 
 LESS_MEMORY = "use a smaller model, batch or input, or raise gpus.memory_mib"
 
@@ -60,9 +67,19 @@ class _Tenant:
     started: int = 0  # iterations
     readings: int = 0
     seen: MemoryNeed = MemoryNeed(persistent_mib=0.0, ephemeral_mib=0.0)  # most of each class that was measured
-    held: deque[float] = field(default_factory=lambda: deque(maxlen=LEAK_READINGS + 1))
+    held_mib: float | None = None
+    rises: int = 0  # readings in a row that found more held than the one before
+    rising_from_mib: float = 0.0  # held before the first of them
     leak_told_mib: float = 0.0
+    told_mib: float = 0.0  # what it was told to take last
     removed: JobError | None = None
+
+    def note_held(self, held_mib: float) -> None:
+        before_mib, self.held_mib = self.held_mib, held_mib
+        if before_mib is None or held_mib < before_mib + RISE_MIB:
+            self.rises, self.rising_from_mib = 0, held_mib
+        else:
+            self.rises += 1
 
 
 class Tenants:
@@ -117,7 +134,7 @@ class Tenants:
         """What an iteration that has just ended was measured to take; what has to be told of it."""
         tenant = self._tenants[job]
         tenant.readings += 1
-        tenant.held.append(usage.persistent_mib)
+        tenant.note_held(usage.persistent_mib)
         tenant.seen = _most(tenant.seen, usage)
         if tenant.removed:
             return []
@@ -125,11 +142,18 @@ class Tenants:
             return self._first_admission(job, tenant, at_s)
         return [*self._outgrown(job, tenant, usage, at_s), *self._leaking(job, tenant, at_s)]
 
+    def remove_starved(self, at_s: float) -> list[Fault]:
+        """Learning jobs that have waited for memory for WAITS_MAX_S have to go."""
+        starved = [w.job for w in self.table.waiting if w.role == "learn" and at_s - w.since_s >= WAITS_MAX_S]
+        return [self._remove(job, f"it has waited {WAITS_MAX_S:.0f} s for memory", at_s) for job in starved]
+
     def expel(self, job: str, error: JobError, at_s: float) -> None:
         """The job is to run no more: its next iteration raises `error`."""
         self._tenants[job].removed = error
         if job in self.table.residents:
             self._apply(lambda: self.table.expel(job, str(error), at_s=at_s))
+        elif self._waits(job):
+            self._finish(job, at_s)
 
     def resettle(self, lane: int, at_s: float) -> tuple[str, ...]:
         """Looks for other lanes for those who share `lane` with a job that hangs; returns who has one."""
@@ -153,7 +177,7 @@ class Tenants:
     def place(self, job: str) -> int | None:
         """The lane in which the job may run its next iteration, `ASIDE`, or None: it has to wait for memory."""
         if not self._known(job):
-            return ASIDE
+            return None if self._tenants[job].removed else ASIDE
         lane = self.table.lane_of(job)
         if lane is None:
             return None
@@ -165,6 +189,8 @@ class Tenants:
     def wants_measuring(self, job: str) -> bool:
         """Whether the iteration that has just begun should be measured."""
         tenant = self._tenants[job]
+        if tenant.rises >= SUSPICIOUS_RISES:
+            return True
         number = tenant.started - 1
         early = number < FIRST_READINGS or number & (number - 1) == 0
         return early and number < PERIOD[tenant.role] or number % PERIOD[tenant.role] == 0
@@ -176,7 +202,7 @@ class Tenants:
         need = tenant.seen if tenant.readings or tenant.declared else None
         return JobMemory(
             job=job, need=need, measured=tenant.readings >= FIRST_READINGS, lane=lane.id if lane else None,
-            lane_mib=lane.size_mib if lane else 0.0, held_mib=tenant.held[-1] if tenant.held else None,
+            lane_mib=lane.size_mib if lane else 0.0, held_mib=tenant.held_mib,
         )  # fmt: skip
 
     def check(self) -> None:
@@ -220,8 +246,12 @@ class Tenants:
         wanted, decision = self._resize(job, has, tenant.seen, at_s)
         if decision.kind in ("expelled", "refused"):
             return self._no_room(job, tenant, wanted, decision, at_s)
-        if tenant.declared is None and decision.kind != "paused":
+        if decision.kind == "paused" and tenant.rises >= LEAK_RISES:
+            return [self._remove(job, f"it leaks, {decision.why}", at_s)]
+        told = tenant.told_mib and wanted.peak_mib < TELL_AGAIN * tenant.told_mib
+        if decision.kind != "paused" and (tenant.declared is None or told):
             return []
+        tenant.told_mib = wanted.peak_mib
         said = f"declared {_words(tenant.declared)}" if tenant.declared else f"had {_words(has)}"
         done = {"paused": "it waits for room"}.get(decision.kind, "its lane was made to fit")
         return [
@@ -260,15 +290,12 @@ class Tenants:
         return Fault(at_s=at_s, job=job, code="memory", text=error.message, remedy=error.remedy, removed=True)
 
     def _leaking(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
-        held = list(tenant.held)
-        rises = [b - a for a, b in zip(held, held[1:], strict=False)]
-        if len(rises) < LEAK_READINGS or min(rises) < LEAK_MIB or held[-1] < 2 * tenant.leak_told_mib:
+        held_mib = tenant.held_mib or 0.0
+        more_mib = held_mib - tenant.rising_from_mib
+        if tenant.rises < LEAK_RISES or more_mib < LEAK_MIB or held_mib < TELL_AGAIN * tenant.leak_told_mib:
             return []
-        tenant.leak_told_mib = held[-1]
-        text = (
-            f"it leaks: it holds {held[-1]:.0f} MiB, {held[-1] - held[0]:.0f} MiB more than {LEAK_READINGS} measurements ago, "
-            "and more each time"
-        )
+        tenant.leak_told_mib = held_mib
+        text = f"it leaks: it holds {held_mib:.0f} MiB, {more_mib:.0f} MiB more than {tenant.rises} measurements ago, and more each time"
         remedy = "stop it before it fills gpus.memory_mib (then it is removed), and report it with the log"
         return [Fault(at_s=at_s, job=job, code="leak", text=text, remedy=remedy)]
 

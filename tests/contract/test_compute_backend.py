@@ -5,20 +5,25 @@ A bench makes a backend and lets jobs compute and time pass; on the CPU this hap
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import pytest
+import torch
 
-from configs.errors import JobCancelled
+from configs.errors import JobCancelled, JobError
 from edge.clock import FakeClock
-from edge.gpu.base import ComputeBackend, Lane
+from edge.gpu.base import ComputeBackend, Lane, Role
 from edge.gpu.cuda_lanes import CudaLanes
 from edge.gpu.executor import Executor
-from edge.gpu.fake_cuda import FakeCudaDevice, FakeTensorMeter
+from edge.gpu.fake_cuda import FakeCudaDevice, FakeSplitter, FakeTensorMeter
+from edge.gpu.green import GreenBackend, GreenDevice
 from edge.gpu.lanes import CpuDevice, LaneBackend
 from edge.gpu.mig import MigBackend, Part
 from edge.gpu.none import NoShares
+from scheduler.salus.types import MemoryNeed
 
 
 class Bench(Protocol):
@@ -38,6 +43,24 @@ class Bench(Protocol):
     def join(self) -> None: ...
 
 
+class MemoryBench(Bench, Protocol):
+    """What a bench of a backend with memory lanes has beside that. One without `memory_mib` is left out of their tests."""
+
+    memory_mib: float  # what jobs may hold together
+    hung_s: float  # no sign of life for so long: it hangs
+
+    def using(self, mib: float) -> AbstractContextManager[None]:
+        """The calling job takes memory for the body."""
+
+    def hold(self, mib: float) -> None:
+        """The calling job takes memory and keeps it."""
+
+    def now_s(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None:
+        """The calling job does nothing."""
+
+
 class CpuBench:
     sees_inside = False
     keeps = True
@@ -53,6 +76,31 @@ class CpuBench:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
+
+
+class LanesBench(CpuBench):
+    """With memory lanes: tensors of real size, which the operating system never has to hand out."""
+
+    memory_mib = 100.0
+    hung_s = 30.0
+
+    def __init__(self, mode: str) -> None:
+        super().__init__(mode)
+        self.backend = LaneBackend(
+            capacity_pct=200, mode=mode, clock=self.clock, memory_mib=self.memory_mib, hung_s=self.hung_s,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.now_s = self.clock.monotonic_s
+        self.sleep = self.clock.sleep
+        self._held: list[torch.Tensor] = []
+
+    @contextmanager
+    def using(self, mib: float) -> Iterator[None]:
+        taken = torch.empty(int(mib * 2**20), dtype=torch.uint8)
+        yield
+        del taken
+
+    def hold(self, mib: float) -> None:
+        self._held.append(torch.empty(int(mib * 2**20), dtype=torch.uint8))
 
 
 class FreeBench(CpuBench):
@@ -100,11 +148,33 @@ class CudaLanesBench:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
 
 
+class GreenBench:
+    """One GPU in partitions, in virtual time. A job computes on its partition only, so its work takes as much longer."""
+
+    sees_inside = True
+    lends = False
+    keeps = True
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(start_s=1000.0)
+        self.cuda = FakeCudaDevice(self.clock, sms=100, launch_s=0.01)  # long enough for a checkpoint to take notice
+        splitter = FakeSplitter(self.cuda, groups=20, group_sms=5)
+        device = GreenDevice(self.cuda, splitter, clock=self.clock, tensors=FakeTensorMeter)
+        self.backend = GreenBackend(clock=self.clock, device=device)
+        self.work = self.cuda.compute
+        self.spawn = self.clock.spawn
+        self.join = self.clock.join
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance_to(self.clock.monotonic_s() + seconds)
+
+
 BENCHES: dict[str, Callable[[], Bench]] = {
+    "green": GreenBench,
     "cuda-lanes-capped": lambda: CudaLanesBench("capped"),
     "cuda-lanes-work-conserving": lambda: CudaLanesBench("work-conserving"),
-    "lanes-capped": lambda: CpuBench("capped"),
-    "lanes-work-conserving": lambda: CpuBench("work-conserving"),
+    "lanes-capped": lambda: LanesBench("capped"),
+    "lanes-work-conserving": lambda: LanesBench("work-conserving"),
     "mig": MigBench,
     "none": FreeBench,
 }
@@ -359,3 +429,280 @@ def test_an_iteration_inside_an_iteration_is_refused(bench: Bench) -> None:
     bench.spawn(body)
     bench.pass_time(1.0)
     assert seen == ["refused"]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def roomy(bench: Bench) -> MemoryBench:
+    """A bench of a backend that has memory lanes."""
+    if not hasattr(bench, "memory_mib"):
+        pytest.skip("this backend has no memory lanes")
+    return bench  # type: ignore[return-value]
+
+
+def part(bench: MemoryBench, persistent: float, ephemeral: float) -> MemoryNeed:
+    """A need in parts of the device."""
+    return MemoryNeed(persistent_mib=persistent * bench.memory_mib, ephemeral_mib=ephemeral * bench.memory_mib)
+
+
+class Story:
+    """A job that runs iterations until it is cancelled, and what came of it. hold, use: parts of the device, by iteration (the last
+    one goes on); together: the jobs that are in an iteration now."""
+
+    def __init__(
+        self, bench: MemoryBench, job: str, *, hold: tuple[float, ...] = (0.0,), use: tuple[float, ...] = (0.0,),
+        piece_s: float = 0.1, need: MemoryNeed | None = None, role: Role = "learn", together: list[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.bench, self.job, self.hold, self.use, self.piece_s = bench, job, hold, use, piece_s
+        self.lane = bench.backend.open_lane(job, role=role, need=need)
+        self.iterations = 0
+        self.error: JobError | None = None
+        self.together = [] if together is None else together
+        self.most_together = 0
+        bench.spawn(self.run)
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.iterate()
+        except JobCancelled:
+            return
+        except JobError as error:
+            self.error = error
+
+    def iterate(self) -> None:
+        with self.lane.iteration():
+            hold, use = (
+                values[min(self.iterations, len(values) - 1)] * self.bench.memory_mib for values in (self.hold, self.use)
+            )
+            if hold:
+                self.bench.hold(hold)
+            self.together.append(self.job)
+            with self.bench.using(use):
+                self.most_together = max(self.most_together, len(self.together))
+                self.bench.work(self.piece_s)
+            self.together.remove(self.job)
+            self.iterations += 1
+
+
+def test_a_declared_need_is_reserved_and_reported(roomy: MemoryBench) -> None:
+    roomy.backend.open_lane("a", need=part(roomy, 0.1, 0.3))
+    known = roomy.backend.memory()["a"]
+    assert known.need == part(roomy, 0.1, 0.3)
+    assert not known.measured
+    assert known.lane is not None
+    assert known.lane_mib == pytest.approx(0.3 * roomy.memory_mib)
+
+
+def test_without_a_need_the_first_iterations_measure_it(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"a": 50.0})
+    story = Story(roomy, "a", hold=(0.05, 0.0), use=(0.1,))
+    assert roomy.backend.memory()["a"].need is None
+    roomy.pass_time(5.0)
+    known = roomy.backend.memory()["a"]
+    assert known.measured
+    assert known.lane is not None
+    assert known.need is not None
+    assert known.need.persistent_mib == pytest.approx(0.05 * roomy.memory_mib, rel=0.02)
+    assert known.need.ephemeral_mib == pytest.approx(0.1 * roomy.memory_mib, rel=0.02)
+    assert known.lane_mib >= 0.1 * roomy.memory_mib
+    assert known.held_mib == pytest.approx(0.05 * roomy.memory_mib, rel=0.02)
+    assert story.iterations > 10
+
+
+def test_what_can_never_fit_is_refused_and_says_what_to_do(roomy: MemoryBench) -> None:
+    with pytest.raises(JobError) as refused:
+        roomy.backend.open_lane("huge", need=part(roomy, 0.6, 0.6))
+    assert refused.value.subject == "huge"
+    assert refused.value.code == "out_of_memory"
+    assert refused.value.remedy
+    assert roomy.backend.memory() == {}
+    roomy.backend.open_lane("huge", need=part(roomy, 0.1, 0.1))
+
+
+def test_a_job_that_does_not_fit_waits_inside_its_first_iteration_until_it_does(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"first": 50.0, "second": 50.0})
+    first = Story(roomy, "first", need=part(roomy, 0.7, 0.1))
+    second = Story(roomy, "second", need=part(roomy, 0.4, 0.1))
+    roomy.pass_time(5.0)
+    assert first.iterations > 10
+    assert second.iterations == 0
+    assert roomy.backend.memory()["second"].lane is None
+    roomy.backend.close_lane("first")
+    roomy.pass_time(5.0)
+    assert second.iterations > 10
+    assert roomy.backend.memory()["second"].lane is not None
+
+
+def test_iterations_that_do_not_fit_at_the_same_time_run_one_after_the_other(roomy: MemoryBench) -> None:
+    """The sum of what they take may exceed the device; each gets its turns."""
+    roomy.backend.set_shares(dict.fromkeys("abc", roomy.backend.capacity_pct / 4))
+    together: list[str] = []
+    stories = [Story(roomy, job, need=part(roomy, 0.02, 0.6), use=(0.6,), together=together) for job in "abc"]
+    roomy.pass_time(20.0)
+    assert len({known.lane for known in roomy.backend.memory().values()}) == 1
+    assert max(story.most_together for story in stories) == 1
+    assert min(story.iterations for story in stories) > 10
+
+
+def test_lanes_run_side_by_side_where_memory_allows_it(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares(dict.fromkeys("ab", roomy.backend.capacity_pct / 2))
+    together: list[str] = []
+    stories = [Story(roomy, job, need=part(roomy, 0.02, 0.3), use=(0.3,), together=together) for job in "ab"]
+    roomy.pass_time(5.0)
+    assert len({known.lane for known in roomy.backend.memory().values()}) == 2
+    assert max(story.most_together for story in stories) == 2
+
+
+def test_a_frame_waits_for_one_iteration_of_training_at_most(roomy: MemoryBench) -> None:
+    """Also where memory leaves the two one lane only."""
+    roomy.backend.set_shares({"train": 50.0, "camera": 50.0})
+    Story(roomy, "train", piece_s=1.0, need=part(roomy, 0.1, 0.7))
+    lane = roomy.backend.open_lane("camera", role="infer", need=part(roomy, 0.1, 0.3))
+    waits_s: list[float] = []
+
+    def body() -> None:
+        for _ in range(8):
+            asked_s = roomy.now_s()
+            with lane.iteration():
+                waits_s.append(roomy.now_s() - asked_s)
+                roomy.work(0.01)
+            roomy.sleep(0.73)
+
+    roomy.spawn(body)
+    roomy.pass_time(20.0)
+    assert len(waits_s) == 8
+    assert 0.0 < max(waits_s) <= 1.0 + 1e-6
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def codes(bench: Bench, job: str) -> list[str]:
+    return [fault.code for fault in bench.backend.faults() if fault.job == job]
+
+
+def test_a_job_that_takes_more_than_it_said_is_given_it_where_there_is_room(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"liar": 50.0, "other": 50.0})
+    liar = Story(roomy, "liar", need=part(roomy, 0.01, 0.01), hold=(0.2, 0.0), use=(0.3,))
+    other = Story(roomy, "other", need=part(roomy, 0.01, 0.01))
+    roomy.pass_time(5.0)
+    assert liar.error is None
+    assert liar.iterations > 10
+    assert other.iterations > 10
+    assert codes(roomy, "liar") == ["memory"]
+    assert roomy.backend.memory()["liar"].lane_mib >= 0.3 * roomy.memory_mib
+    assert "declare" in roomy.backend.faults()[0].remedy
+
+
+def test_a_job_that_takes_more_than_there_is_is_removed_and_the_others_go_on(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"liar": 50.0, "other": 50.0})
+    other = Story(roomy, "other", need=part(roomy, 0.5, 0.2))
+    liar = Story(roomy, "liar", need=part(roomy, 0.01, 0.01), hold=(0.6, 0.0))
+    roomy.pass_time(5.0)
+    assert liar.error is not None
+    assert (liar.error.code, liar.error.subject) == ("out_of_memory", "liar")
+    assert "MiB" in str(liar.error)
+    assert liar.error.remedy
+    assert [fault.removed for fault in roomy.backend.faults() if fault.job == "liar"] == [True]
+    before = other.iterations
+    roomy.backend.close_lane("liar")
+    roomy.pass_time(5.0)
+    assert other.iterations > before + 10
+
+
+def test_a_job_that_leaks_is_told_and_removed_before_it_fills_the_device(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"leaky": 100.0, "other": 50.0})
+    other = Story(roomy, "other", need=part(roomy, 0.1, 0.1))
+    leaky = Story(roomy, "leaky", hold=(0.01,), need=part(roomy, 0.0, 0.1))
+    roomy.pass_time(60.0)
+    assert leaky.error is not None
+    assert leaky.iterations * 0.01 < 1.2  # it is measured now and then: that is how late it may be
+    assert codes(roomy, "leaky")[-1] == "memory"
+    assert "leak" in codes(roomy, "leaky")
+    assert other.error is None
+    assert other.iterations > 100
+
+
+def test_a_job_that_hangs_is_told_once_and_the_others_go_on(roomy: MemoryBench) -> None:
+    roomy.backend.set_shares({"hung": 50.0, "other": 50.0, "late": 50.0})
+    other = Story(roomy, "other")
+    lane = roomy.backend.open_lane("hung")
+
+    def body() -> None:
+        with pytest.raises(JobError, match="hung"):
+            for _ in range(2):
+                with lane.iteration():
+                    roomy.sleep(4 * roomy.hung_s)
+
+    roomy.spawn(body)
+    roomy.pass_time(1.1 * roomy.hung_s)
+    before = other.iterations
+    assert codes(roomy, "hung") == ["hung"]
+    late = Story(roomy, "late")
+    roomy.pass_time(roomy.hung_s)
+    assert codes(roomy, "hung") == ["hung"]
+    assert other.iterations > before + 10
+    assert late.iterations > 10
+    roomy.pass_time(4 * roomy.hung_s)
+
+
+def test_a_crash_in_an_iteration_is_the_jobs_own(bench: Bench) -> None:
+    bench.backend.set_shares({"crashes": 50.0, "other": 50.0})
+    keep_busy(bench, "other")
+    lane = bench.backend.open_lane("crashes")
+
+    def body() -> None:
+        with pytest.raises(ZeroDivisionError), lane.iteration():
+            bench.work(0.1)
+            raise ZeroDivisionError
+        bench.backend.close_lane("crashes")
+
+    bench.spawn(body)
+    bench.pass_time(10.0)
+    assert set(bench.backend.report()) == {"other"}
+    assert bench.backend.report()["other"].iterations > 10
+
+
+# --- the rest of the seam ---------------------------------------------------------------------------------------------
+
+
+def test_a_change_has_a_cost_and_devices_have_facts(bench: Bench) -> None:
+    cost = bench.backend.change_cost()
+    assert all(math.isfinite(value) and value >= 0 for value in (cost.settle_s, cost.gpu_s, cost.blind_s))
+    for fact in bench.backend.facts():
+        assert fact.name
+        assert 0 <= fact.memory_used_mib <= fact.memory_total_mib
+
+
+def test_memory_is_told_of_every_open_job(bench: Bench) -> None:
+    bench.backend.open_lane("a")
+    bench.backend.open_lane("b", role="infer")
+    assert {job: known.job for job, known in bench.backend.memory().items()} == {"a": "a", "b": "b"}
+    bench.backend.close_lane("a")
+    assert set(bench.backend.memory()) == {"b"}
+
+
+def test_closing_the_backend_ends_every_job_and_may_be_done_twice(bench: Bench) -> None:
+    ended: list[Any] = []
+    lanes = [bench.backend.open_lane(job) for job in "ab"]
+    bench.backend.set_shares({"a": 50.0})
+
+    def body(lane: Lane) -> None:
+        try:
+            while True:
+                with lane.iteration():
+                    bench.work(0.1)
+        except JobCancelled as error:
+            ended.append(error.subject)
+
+    for lane in lanes:
+        bench.spawn(lambda lane=lane: body(lane))  # type: ignore[misc]
+    bench.pass_time(1.0)
+    bench.backend.close()
+    bench.backend.close()
+    bench.pass_time(1.0)
+    bench.join()
+    assert sorted(ended) == ["a", "b"]
