@@ -1,41 +1,49 @@
 """Runs the micro-profiler's trials: short trainings on a small sample that tell what a retraining would gain and cost.
 
 Ekya section 4.3 (papers/ekya.md section 4.1): for each family of configurations, a uniform random sample of the labelled data,
-few epochs from the serving model, held-out quality after each. The decisions (which configurations, what curve) are in
-`scheduler.ekya.microprofile`. What we changed:
-- all families advance epoch by epoch together, so that a budget that runs out leaves every family equally well known;
+few epochs from the serving model, held-out quality after each. The decisions (which configurations, what curve, which families are
+clearly worse) are in `scheduler.ekya.microprofile`. A window's families are one trial group (Fluid), its rungs successive groups:
+`microprofile` runs it an iteration at a time, `models.trial_pack` several trials at once; both give the same qualities, because a trial
+has a model, a sample and seeds of its own. What we changed:
+- all families advance epoch by epoch together, so that a budget that runs out leaves every family equally well known (at once: no
+  family begins an epoch before all others have begun the one before);
 - the batch shrinks with the sample, so that an epoch has as many updates as it would on the full data: with 5-10 % of a small
   sample, an epoch would otherwise be a single update and show no gain at all;
 - everything of a configuration but its epochs is tried as it is: added layer, distillation from the serving model, class balance, and
-  replay of as large a part of each epoch, so that a trial's epoch costs what its share of a real one does.
+  replay of as large a part of each epoch, so that a trial's epoch costs what its share of a real one does;
+- with halving, families that are clearly worse stop at a rung.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts
-from models.labelled import LabelledImage, Subset, predicted
-from models.retrain import Step, n_used, retrain, student
+from models.labelled import LabelledImage, Subset, persons_of, predicted
+from models.retrain import Step, n_replayed, n_used, retrain, student
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
-from scheduler.ekya.microprofile import families
+from models.trial_pack import Piece
+from scheduler.ekya.microprofile import families, rung_epochs, survivors
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
 N_MIN = 12
 
-#: Seconds of compute spent so far by the caller's job; it must not advance while the job waits for its share.
+#: Seconds of compute spent so far by the calling thread; it must not advance while that waits for its share. Only differences count.
 Timer = Callable[[], float]
+T = TypeVar("T")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Trial:
-    """A family's run in progress."""
+    """A family's run in progress. begun: epochs; busy: one of them is in progress; alive: goes on."""
 
     config: RetrainConfig
     detector: Detector
@@ -43,7 +51,11 @@ class _Trial:
     n_profiled: int
     init_gpu_s: float
     quality: list[float]
+    load: float
     epoch_gpu_s: list[float] = field(default_factory=list)
+    begun: int = 0
+    busy: bool = False
+    alive: bool = True
 
     def result(self, n_total: int) -> ProfileTrial:
         return ProfileTrial(
@@ -54,6 +66,180 @@ class _Trial:
             n_profiled=self.n_profiled,
             n_total=n_total,
         )
+
+
+class _Epoch:
+    """One epoch of a trial and its judging (`models.trial_pack.Piece`)."""
+
+    def __init__(self, trial: _Trial, steps: Generator[str, None, None]) -> None:
+        self.of, self.trial, self.doing = trial, trial.config.name, ""
+        self._steps = steps
+
+    def step(self) -> bool:
+        try:
+            self.doing = next(self._steps)
+        except StopIteration:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[None]:
+        while self.step():
+            yield
+
+
+class ProfileGroup:
+    """The trials of one camera's window (`models.trial_pack.Work`). First `prelude` to its end, then `take` pieces until `done`, in
+    whatever threads; then `results`, and `close` in any case. Parameters as for `microprofile`; apart: pieces run in several threads, so
+    that nothing may be shared between trials, and the longest epochs go first."""
+
+    def __init__(
+        self, serving: Detector, train: Sequence[LabelledImage], holdout: Sequence[LabelledImage], configs: Sequence[RetrainConfig],
+        *, epochs: int, data_frac: float, budget_gpu_s: float, seed: int, timer: Timer, yield_point: YieldPoint | None = None,
+        n_min: int = N_MIN, scoring: Scoring | None = None, task: Task = DETECTION, replay: Sequence[LabelledImage] = (),
+        look_gpu_s: float = 0.0, choose_gpu_s: float = 0.0, halving: bool = False, apart: bool = False,
+    ) -> None:  # fmt: skip
+        if apart:
+            lock = threading.Lock()
+            train, holdout, replay = (_OneAtATime(samples, lock) for samples in (train, holdout, replay))
+        self._serving, self._train, self._replay = serving, train, replay
+        self._configs = families(configs) if len(train) and len(holdout) else ()
+        self._epochs, self._data_frac, self._n_min, self._seed = epochs, data_frac, n_min, seed
+        self._budget_gpu_s, self._timer, self._task, self._apart = budget_gpu_s, timer, task, apart
+        self._before_gpu_s = (look_gpu_s, choose_gpu_s)
+        self._judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
+        self._rungs = list(rung_epochs(epochs)) if halving and epochs > 0 else [epochs]
+        self._spending = threading.Lock()
+        self._trials: list[_Trial] = []
+        self.spent_gpu_s = 0.0
+
+    def prelude(self) -> Generator[None, None, None]:
+        """Judges the serving model and prepares the trials. One thread."""
+        if not self._configs:
+            return
+        before = yield from self._metered(self._judge.quality(self._serving))
+        for config in self._configs:
+            self._trials.append(self._metered_once(lambda config=config: self._started(config, before)))  # type: ignore[misc]
+
+    def take(self) -> Piece | None:
+        """An epoch of the family that has begun the fewest; None: none can begin now."""
+        return self._take()
+
+    def _take(self) -> _Epoch | None:
+        self._cull()
+        waiting = [t for t in self._going() if not t.busy and t.begun < self._rungs[0]]
+        level = min((t.begun for t in self._going()), default=0)
+        near = [t for t in waiting if t.begun <= level + (1 if self._apart else 0)]
+        if not near or self.spent_gpu_s >= self._budget_gpu_s:
+            return None
+        trial = min(near, key=lambda t: (t.begun, -t.load if self._apart else 0.0))
+        trial.begun, trial.busy = trial.begun + 1, True
+        return _Epoch(trial, self._epoch(trial))
+
+    def ended(self, piece: Piece) -> None:
+        assert isinstance(piece, _Epoch)
+        piece.of.busy = False
+
+    @property
+    def done(self) -> bool:
+        if any(t.busy for t in self._trials):
+            return False
+        self._cull()
+        return self.spent_gpu_s >= self._budget_gpu_s or all(t.begun >= self._rungs[-1] for t in self._going())
+
+    def results(self) -> tuple[ProfileTrial, ...]:
+        """One trial per family that ended its first epoch, in the order of the configurations; also of those that were stopped."""
+        return tuple(trial.result(len(self._train)) for trial in self._trials if len(trial.quality) > 1)
+
+    def close(self) -> None:
+        for trial in self._trials:
+            trial.steps.close()
+
+    # --- rungs --------------------------------------------------------------------------------------------------------
+
+    def _going(self) -> list[_Trial]:
+        return [t for t in self._trials if t.alive]
+
+    def _cull(self) -> None:
+        """When all have reached a rung, those that are clearly worse stop."""
+        while len(self._rungs) > 1 and all(not t.busy and t.begun >= self._rungs[0] for t in self._going()):
+            going = self._going()
+            kept = survivors([(t.config, t.quality) for t in going], n_holdout=len(self._judge.holdout))
+            for i, trial in enumerate(going):
+                trial.alive = i in kept
+            self._rungs.pop(0)
+
+    # --- one trial ----------------------------------------------------------------------------------------------------
+
+    def _started(self, config: RetrainConfig, before: float) -> _Trial:
+        started_s = self._timer()
+        train = self._train
+        n_profiled = sample_size(config, len(train), self._data_frac, self._n_min)
+        chosen = np.sort(np.random.default_rng(self._seed).permutation(len(train))[:n_profiled])
+        detector = student(self._serving, config, seed=self._seed)
+        batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
+        short = replace(config, epochs=self._epochs, batch=batch, data_frac=1.0)
+        older = self._replay if config.replay_frac > 0 else ()
+        teacher = self._serving.clone() if self._apart and config.distill > 0 else self._serving
+        steps = retrain(
+            detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher
+        )
+        look_gpu_s, choose_gpu_s = self._before_gpu_s
+        shown = n_profiled + n_replayed(config, n_profiled, len(older))
+        return _Trial(
+            config=config,
+            detector=detector,
+            steps=steps,
+            n_profiled=n_profiled,
+            init_gpu_s=self._timer() - started_s + look_gpu_s + (choose_gpu_s if config.replay_frac > 0 else 0.0),
+            quality=[before],
+            load=shown * (1 + 2 * config.layers_frac),
+        )
+
+    def _epoch(self, trial: _Trial) -> Generator[str, None, None]:
+        """Trains to the end of the epoch, charging it the compute of its iterations and not what happens between them; then judges."""
+        spent_s = 0.0
+        while True:
+            started_s = self._timer()
+            step = next(trial.steps)
+            used_s = self._timer() - started_s
+            self._spend(used_s)
+            spent_s += used_s
+            yield "train"
+            if step.epoch_loss is not None:
+                break
+        trial.epoch_gpu_s.append(spent_s)
+        judging = self._metered(self._judge.quality(trial.detector))
+        while True:
+            try:
+                next(judging)
+            except StopIteration as end:
+                trial.quality.append(end.value)
+                return
+            yield "judge"
+
+    # --- compute ------------------------------------------------------------------------------------------------------
+
+    def _spend(self, gpu_s: float) -> None:
+        with self._spending:
+            self.spent_gpu_s += gpu_s
+
+    def _metered(self, steps: Generator[None, None, T]) -> Generator[None, None, T]:
+        while True:
+            started_s = self._timer()
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._spend(self._timer() - started_s)
+            yield
+
+    def _metered_once(self, work: Callable[[], T]) -> T:
+        started_s = self._timer()
+        try:
+            return work()
+        finally:
+            self._spend(self._timer() - started_s)
 
 
 def microprofile(
@@ -74,38 +260,31 @@ def microprofile(
     replay: Sequence[LabelledImage] = (),
     look_gpu_s: float = 0.0,
     choose_gpu_s: float = 0.0,
+    halving: bool = False,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
     configs: those that differ only in epochs share a trial. data_frac: part of each configuration's data that is used, at least
     n_min pictures. epochs: at most that many per trial. budget_gpu_s: no epoch begins once that much compute is spent.
     replay: older pictures for the families that replay. look_gpu_s, choose_gpu_s: what a retraining spends before its first epoch on
-    its labels, and on choosing what it replays; parts of a trial's init_gpu_s.
+    its labels, and on choosing what it replays; parts of a trial's init_gpu_s. halving: families that are clearly worse stop after 1, 2,
+    4, ... epochs (`scheduler.ekya.microprofile.survivors`); what they showed so far is their trial.
     A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
-    if not len(train) or not len(holdout) or not configs:
-        return ()
-    judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
-    started_s = timer()
-    before = yield from judge.quality(serving)
-    trials = [
-        _started(serving, train, replay, c, epochs, data_frac, seed, n_min, before, timer, task) for c in families(configs)
-    ]
-    for trial in trials:
-        trial.init_gpu_s += look_gpu_s + (choose_gpu_s if trial.config.replay_frac > 0 else 0.0)
+    group = ProfileGroup(
+        serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed, timer=timer,
+        yield_point=yield_point, n_min=n_min, scoring=scoring, task=task, replay=replay, look_gpu_s=look_gpu_s,
+        choose_gpu_s=choose_gpu_s, halving=halving,
+    )  # fmt: skip
     try:
-        for _ in range(epochs):
-            for trial in trials:
-                if timer() - started_s >= budget_gpu_s:
-                    break
-                yield from _one_epoch(trial, timer)
-                quality = yield from judge.quality(trial.detector)
-                trial.quality.append(quality)
+        yield from group.prelude()
+        while (piece := group._take()) is not None:
+            yield from piece
+            group.ended(piece)
     finally:
-        for trial in trials:
-            trial.steps.close()
-    return tuple(trial.result(len(train)) for trial in trials if len(trial.quality) > 1)
+        group.close()
+    return group.results()
 
 
 def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: int = N_MIN) -> int:
@@ -114,48 +293,30 @@ def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: in
     return min(available, max(n_min, round(data_frac * available)))
 
 
-def _started(
-    serving: Detector,
-    train: Sequence[LabelledImage],
-    replay: Sequence[LabelledImage],
-    config: RetrainConfig,
-    epochs: int,
-    data_frac: float,
-    seed: int,
-    n_min: int,
-    before: float,
-    timer: Timer,
-    task: Task,
-) -> _Trial:
-    started_s = timer()
-    n_profiled = sample_size(config, len(train), data_frac, n_min)
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:n_profiled])
-    detector = student(serving, config, seed=seed)
-    batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
-    short = replace(config, epochs=epochs, batch=batch, data_frac=1.0)
-    older = replay if config.replay_frac > 0 else ()
-    steps = retrain(detector, Subset(train, chosen.tolist()), short, seed=seed, task=task, replay=older, teacher=serving)
-    return _Trial(
-        config=config,
-        detector=detector,
-        steps=steps,
-        n_profiled=n_profiled,
-        init_gpu_s=timer() - started_s,
-        quality=[before],
-    )
+class _OneAtATime(Sequence[LabelledImage]):
+    """Samples that several trials read at once, from a folder or a memory that knows nothing of threads."""
 
+    def __init__(self, samples: Sequence[LabelledImage], lock: threading.Lock) -> None:
+        self._samples, self._lock = samples, lock
 
-def _one_epoch(trial: _Trial, timer: Timer) -> Generator[None, None, None]:
-    """Trains to the end of the epoch, charging the compute of each iteration and not what happens between them."""
-    spent_s = 0.0
-    while True:
-        started_s = timer()
-        step = next(trial.steps)
-        spent_s += timer() - started_s
-        yield
-        if step.epoch_loss is not None:
-            trial.epoch_gpu_s.append(spent_s)
-            return
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, i):  # type: ignore[no-untyped-def]  # int or slice, as Sequence has it
+        if isinstance(i, slice):
+            return Subset(self, range(len(self))[i])
+        with self._lock:
+            return self._samples[i]
+
+    @property
+    def presence(self) -> np.ndarray | None:
+        """See `models.labelled.presence_of`."""
+        with self._lock:
+            return getattr(self._samples, "presence", None)
+
+    @property
+    def persons(self) -> list[int]:
+        return persons_of(self._samples)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@
 What we changed: the curve is fitted to all points (the authors use one); the distance that pruning uses, which the paper does
 not define, is the mean shortfall in end quality against the best configuration of the same or lower cost; pruning can drop
 whole families, because only a run that nobody needs saves profiling.
+
+Ours too: within a window the runs are rungs of a successive halving (papers/fluid.md section 2), of which no fixed part is dropped but
+only families that are clearly worse (`survivors`): the planner wants cheap configurations as well as the best one, so a family goes
+only for one that costs no more by its knobs and is better by more than the error of the two.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from scheduler.curves import LearningCurve, curve_sd, fit_curve
+from scheduler.curves import POINT_SD, LearningCurve, curve_sd, fit_curve
 from scheduler.ekya.baselines import pareto_front
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
@@ -99,6 +103,64 @@ def _tells(trial: ProfileTrial) -> bool:
 def _sds(trial: ProfileTrial, epochs: set[int]) -> dict[int, float]:
     asked = sorted(epochs)
     return dict(zip(asked, curve_sd(range(len(trial.quality)), trial.quality, asked), strict=True))
+
+
+# --- dropping families within a window --------------------------------------------------------------------------------
+
+#: Standard deviations by which a family has to be worse before its run is stopped.
+CLEARLY_SD = 2.0
+
+
+def rung_epochs(epochs: int, eta: int = 2) -> tuple[int, ...]:
+    """Epochs after which runs are compared: 1, eta, eta^2, ... and the last. Raises ValueError for no epoch, or eta below 2."""
+    if epochs < 1 or eta < 2:
+        raise ValueError(f"rungs need at least one epoch and eta of 2 or more, got {epochs} and {eta}")
+    rungs = [1]
+    while rungs[-1] * eta < epochs:
+        rungs.append(rungs[-1] * eta)
+    return (*rungs, epochs) if rungs[-1] < epochs else tuple(rungs)
+
+
+def no_dearer(one: RetrainConfig, other: RetrainConfig) -> bool:
+    """Whether an epoch of `one` costs no more than one of `other`, whatever the model: judged by the knobs and not by measured times, so
+    that what is dropped does not depend on how busy the machine was."""
+    return (
+        one.data_frac <= other.data_frac
+        and one.layers_frac <= other.layers_frac
+        and one.replay_frac <= other.replay_frac
+        and one.head_neurons <= other.head_neurons
+        and (one.distill > 0) <= (other.distill > 0)
+    )
+
+
+def survivors(
+    runs: Sequence[tuple[RetrainConfig, Sequence[float]]], *, n_holdout: int, keep_min: int = 2, clearly_sd: float = CLEARLY_SD
+) -> tuple[int, ...]:
+    """Which runs go on, as indices in the order given.
+
+    runs: (configuration, held-out quality before training and after each epoch so far) of each family; n_holdout: pictures that quality
+    was measured on. A run stops when another that costs no more (`no_dearer`) is predicted to end better, at the same number of epochs,
+    by more than clearly_sd times the error of the two predictions. At least keep_min go on, the best predictions first."""
+    point_sd = max(POINT_SD, 0.5 / math.sqrt(max(1, n_holdout)))
+    epochs = max((config.epochs for config, _ in runs), default=0)
+    ends = [_end(quality, epochs, point_sd) for _, quality in runs]
+    going = [i for i in range(len(runs)) if not any(_clearly_better(runs, ends, j, i, clearly_sd) for j in range(len(runs)))]
+    spared = sorted((i for i in range(len(runs)) if i not in going), key=lambda i: -ends[i][0])
+    return tuple(sorted([*going, *spared[: max(0, keep_min - len(going))]]))
+
+
+def _end(quality: Sequence[float], epochs: int, point_sd: float) -> tuple[float, float]:
+    """(predicted quality after `epochs`, its standard deviation)."""
+    k = range(len(quality))
+    return fit_curve(k, quality).at(epochs), curve_sd(k, quality, [epochs], point_sd=point_sd)[0]
+
+
+def _clearly_better(
+    runs: Sequence[tuple[RetrainConfig, Sequence[float]]], ends: Sequence[tuple[float, float]], one: int, other: int,
+    clearly_sd: float,
+) -> bool:  # fmt: skip
+    gap, error = ends[one][0] - ends[other][0], math.hypot(ends[one][1], ends[other][1])
+    return one != other and no_dearer(runs[one][0], runs[other][0]) and gap > clearly_sd * error
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------
