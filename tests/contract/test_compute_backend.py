@@ -133,6 +133,7 @@ class CudaLanesBench:
 
     sees_inside = True
     keeps = True
+    backend: ComputeBackend
 
     def __init__(self, mode: str) -> None:
         self.clock = FakeClock(start_s=1000.0)
@@ -154,6 +155,7 @@ class GreenBench:
     sees_inside = True
     lends = False
     keeps = True
+    backend: ComputeBackend
 
     def __init__(self) -> None:
         self.clock = FakeClock(start_s=1000.0)
