@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, prep, react, reuse
+from scheduler import admission, belief, budget, drift, prep, pricing, react, reuse
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -303,7 +303,7 @@ class BoxEngine:
         task = self.state.active
         if task is None or task.job != job:
             return None
-        self._learn_delivery(task, at_s, gpu_s)
+        self._learn_delivery(task, gpu_s)
         self.state.active = None
         return task
 
@@ -488,12 +488,11 @@ class BoxEngine:
         if self.config.overlaps and stream.options and self.state.prepares:  # it need not wait for the others
             self._plan(event.at_s)
 
-    def _learn_delivery(self, task: Prep, at_s: float, gpu_s: float) -> None:
+    def _learn_delivery(self, task: Prep, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
         and costs follow what was seen, or preparation would never end in time and retrainings would miss the window's end."""
-        promised_gpu_s = task.share_pct / 100 * (at_s - task.started_s)
-        if gpu_s > 0 and promised_gpu_s > 0:
-            seen = min(1.0, max(0.05, gpu_s / promised_gpu_s))
+        if gpu_s > 0 and task.promised_gpu_s > 0:
+            seen = min(1.0, max(0.05, gpu_s / task.promised_gpu_s))
             self.state.delivered_frac = (self.state.delivered_frac + seen) / 2
 
     def _epoch_done(self, event: EpochDone) -> None:
@@ -721,11 +720,13 @@ class BoxEngine:
             state.planned_s, state.foretold = at_s, not state.prepares
         state.phase = "planned"
         snapshot, plan = self._decide(remaining_s)
+        plan, saved = self._priced(snapshot, plan)
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
         reasons = (
             *(f"planned anew: {why}" for why in state.why),
+            *saved,
             *reasons_of(snapshot, plan, {s.id: s.remark for s in state.ordered()}),
         )
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
@@ -733,9 +734,21 @@ class BoxEngine:
         self._apply(plan, snapshot, first)
 
     def _decide(self, remaining_s: float) -> tuple[Snapshot, Plan]:
-        """A snapshot and its plan. Retrainings that run may have come to need more memory than there is (a camera joined, a device's
-        share is at a gate): then they are given up, because a plan that cannot be placed is never made."""
-        snapshot = snapshot_of(self.state, self.config, remaining_s, cached=self._needs.cached)
+        """A snapshot and its plan. What learns has one share: where a retraining runs beside preparation it has that, and preparation
+        waits; where none does, preparation keeps its own."""
+        snapshot, plan = self._decide_on(remaining_s)
+        trains = any(s.gating for s in self.state.streams.values()) or any(s.train_pct > 0 for s in plan.streams)
+        return (snapshot, plan) if trains or not self.state.prepares else self._decide_on(remaining_s, int(self.state.prep_pct))
+
+    def _decide_on(self, remaining_s: float, reserved_pct: int = 0) -> tuple[Snapshot, Plan]:
+        """Retrainings that run may have come to need more memory than there is (a camera joined, a device's share is at a gate): then
+        they are given up, because a plan that cannot be placed is never made."""
+
+        def seen() -> Snapshot:
+            cached = self._needs.cached
+            return snapshot_of(self.state, self.config, remaining_s, cached=cached, reserved_pct=reserved_pct)
+
+        snapshot = seen()
         try:
             return snapshot, self._policy(snapshot)
         except ConfigError as error:
@@ -744,8 +757,22 @@ class BoxEngine:
             if stream.running is not None:
                 self._drop_training(stream, "its memory no longer fits")
                 stream.done = True
-        snapshot = snapshot_of(self.state, self.config, remaining_s, cached=self._needs.cached)
+        snapshot = seen()
         return snapshot, self._policy(snapshot)
+
+    def _priced(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, tuple[str, ...]]:
+        """The plan without changes of shares that do not pay, and what people read of it. A fixed split is what it is by definition."""
+        if self._needs.useless:
+            return plan, ()
+        held = {
+            s.id: pricing.Held(infer_pct=s.infer_pct, train_pct=s.train_pct if s.running is not None else None)
+            for s in self.state.ordered()
+        }
+        priced = pricing.worth_its_changes(plan, snapshot, held, self.config.change)
+        if not priced.kept:
+            return priced.plan, ()
+        left = f"in the {snapshot.remaining_s:.0f} s that are left"
+        return priced.plan, (f"shares of {', '.join(priced.kept)} stay: changing them costs more than it brings {left}",)
 
     def _apply(self, plan: Plan, snapshot: Snapshot, first: bool) -> None:
         starts: list[Command] = []
@@ -866,7 +893,7 @@ class BoxEngine:
             if job and stream.train_pct > 0:
                 shares[job] = self._usable(stream.train_pct)
         if self.state.active is not None:
-            shares[self.state.active.job] = self._prep_share()
+            self.state.active.share_pct = shares[self.state.active.job] = self._prep_share()
         spare = self.config.capacity_pct - sum(shares.values())
         self._out.append(SetShares(shares_pct=tuple(sorted(shares.items())), spare_pct=max(0.0, spare)))
 
@@ -909,7 +936,9 @@ class BoxEngine:
         self._out.append(Note(stream=stream, code=code, text=text))
 
     def _integrate(self, at_s: float) -> None:
-        """Adds shown quality over the time since the last event (realised average of the window)."""
+        """Adds shown quality over the time since the last event (realised average of the window), and what preparation was promised."""
+        if self.state.active is not None:
+            self.state.active.integrate(at_s)
         for stream in self.state.streams.values():
             dt_s = max(0.0, at_s - stream.integral_since_s)
             if stream.live:

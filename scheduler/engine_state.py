@@ -9,6 +9,7 @@ from typing import Literal
 from scheduler.codec import register
 from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
+from scheduler.pricing import ChangePrice
 from scheduler.reuse import Left
 from scheduler.types import (
     CachedModel,
@@ -51,6 +52,7 @@ class EngineConfig:
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
+    change: what changing the shares of running jobs costs; a plan's changes that do not pay are left out (`scheduler.pricing`).
     slaq: objective by which the training budget moves between running retrainings after each epoch, None: shares stay as planned;
     leave_models: under policy `cached`, each window leaves a model trained on it, elsewhere and for free, as the paper assumes
     (virtual drivers only; a live box has the models that its earlier windows really left).
@@ -105,6 +107,7 @@ class EngineConfig:
     react_fast: float = 0.8
     react_slow: float = 1.25
     react_dwell_s: float = 10.0
+    change: ChangePrice = ChangePrice()
     slaq: Literal["sum", "minmax", "finish"] | None = None
     slaq_age_s: float | None = None
     leave_models: bool = False
@@ -295,8 +298,14 @@ class Prep:
     window: int = 0
     frames: int = 0
     candidates: tuple[str, ...] = ()
-    started_s: float = 0.0
+    started_s: float = 0.0  # of the part whose promise is not counted yet
     share_pct: float = 0.0
+    promised_gpu_s: float = 0.0
+
+    def integrate(self, at_s: float) -> None:
+        """Adds what its share promised since it was last asked."""
+        self.promised_gpu_s += self.share_pct / 100 * max(0.0, at_s - self.started_s)
+        self.started_s = max(self.started_s, at_s)
 
 
 @register

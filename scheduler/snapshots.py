@@ -9,10 +9,10 @@ from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.types import Snapshot, StreamView
 
 
-def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, cached: bool) -> Snapshot:
-    """cached: the policy wants the models of earlier windows."""
+def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, cached: bool, reserved_pct: int = 0) -> Snapshot:
+    """cached: the policy wants the models of earlier windows; reserved_pct: what preparation keeps beside the plan."""
     return Snapshot(
-        remaining_s=remaining_s, capacity_pct=config.capacity_pct - _gate_pct(state) - _prep_pct(state), quantum_pct=config.quantum_pct,
+        remaining_s=remaining_s, capacity_pct=config.capacity_pct - _gate_pct(state) - reserved_pct, quantum_pct=config.quantum_pct,
         min_quality=config.min_quality, estimate=config.estimate, speed=config.speed,
         streams=tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live),
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
@@ -31,11 +31,6 @@ def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) 
         running=running.option.name if running else None, traits=stream.traits,
         cached=stream.cached if cached and not stream.done and not stream.candidate else (),
     )  # fmt: skip
-
-
-def _prep_pct(state: BoxState) -> int:
-    """What preparation keeps while it goes on beside retrainings."""
-    return int(state.prep_pct) if state.prepares else 0
 
 
 def _gate_pct(state: BoxState, gpu: str | None = None) -> int:
