@@ -7,10 +7,10 @@ The decisions are `scheduler.salus.lanes.LaneTable`'s (eq. 2.1, algorithm 2.1); 
     waiting   its memory does not fit now: it runs no iteration
     removed   it can never fit, or took more than there is: JobError, and its memory counts until its lane is closed
 
-Salus is told a job's need, and charges the whole device where nobody says (card, section 7). We measure instead, with the padding of the
-released code: P x 1.1, then (P + E) x 1.05. A job's phases differ (a retraining looks at labels before it trains), so what is reserved
-grows whenever a reading says so, and is never taken back while the job lives. While a job runs aside, what it holds is not yet in the
-sum of S1; one job at a time, so that is one iteration of one job. An inference job is not removed for growing: it waits for room.
+Salus is told a job's need, and charges the whole device where nobody says (card, section 7). We measure instead
+(`scheduler.salus.measure`). A job's phases differ (a retraining looks at labels before it trains), so what is reserved grows whenever a
+reading says so, and is never taken back while the job lives. While a job runs aside, what it holds is not yet in the sum of S1; one job
+at a time, so that is one iteration of one job. An inference job is not removed for growing: it waits for room.
 
 Not thread-safe: the executor's lock is held. Time is an argument.
 """
@@ -18,11 +18,12 @@ Not thread-safe: the executor's lock is held. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from configs.errors import JobError
-from edge.gpu.base import Fault, JobMemory, Role
+from edge.gpu.base import Fault, FaultCode, JobMemory, Role
 from scheduler.salus.lanes import Decision, LaneRules, LaneTable, Step
+from scheduler.salus.measure import MeasureRules, MemorySample, enforce, judge, measure, remember
 from scheduler.salus.types import MemoryNeed
 
 #: The lane of jobs that are measured before they are admitted.
@@ -31,32 +32,20 @@ ASIDE = 0
 FIRST_READINGS = 2
 #: Later, every so-many-th iteration is measured, and those in between whose number is a power of two.
 PERIOD = {"learn": 16, "infer": 512}
-#: The released code's padding (card, section 7).
-PERSISTENT_PADDING, PEAK_PADDING = 1.1, 1.05
 #: A job whose last so many readings found more held each time is measured in every iteration until one does not.
 SUSPICIOUS_RISES = 2
-#: It leaks when so many readings one after the other found more, and so much more in all.
-LEAK_RISES, LEAK_MIB = 8, 4.0
 #: Rises smaller than this are none.
 RISE_MIB = 0.01
-#: A job that grows is told of again when it has grown by this factor.
+#: How readings become a need, a leak, a verdict. Its iterations are our readings. One warms up: then a job is admitted after two.
+RULES = MeasureRules(warmup=1, leak=8)
+#: A job that grows or leaks is told of again when it takes so many times as much.
 TELL_AGAIN = 2.0
-#: Readings this close to what is reserved are within it.
-TOLERANCE_MIB = 0.5
 #: A job that has waited so long for memory is not overtaken by smaller ones any more.
 AGE_LIMIT_S = 300.0
 #: A learning job that has waited so long is removed: what holds the memory may be cameras, which never end.
 WAITS_MAX_S = 900.0
 
 LESS_MEMORY = "use a smaller model, batch or input, or raise gpus.memory_mib"
-
-
-def padded(need: MemoryNeed, *, most_mib: float) -> MemoryNeed:
-    """What is reserved for a measured need: P x 1.1, then (P + E) x 1.05, as far as the device goes (card, section 7)."""
-    persistent_mib = PERSISTENT_PADDING * need.persistent_mib
-    peak_mib = max(need.peak_mib, min(most_mib, PEAK_PADDING * (persistent_mib + need.ephemeral_mib)))
-    persistent_mib = min(persistent_mib, peak_mib - need.ephemeral_mib)
-    return MemoryNeed(persistent_mib=persistent_mib, ephemeral_mib=peak_mib - persistent_mib)
 
 
 @dataclass(kw_only=True)
@@ -67,19 +56,26 @@ class _Tenant:
     started: int = 0  # iterations
     readings: int = 0
     seen: MemoryNeed = MemoryNeed(persistent_mib=0.0, ephemeral_mib=0.0)  # most of each class that was measured
-    held_mib: float | None = None
+    samples: tuple[MemorySample, ...] = ()
     rises: int = 0  # readings in a row that found more held than the one before
-    rising_from_mib: float = 0.0  # held before the first of them
-    leak_told_mib: float = 0.0
-    told_mib: float = 0.0  # what it was told to take last
+    told_mib: dict[str, float] = field(default_factory=dict)  # fault code -> what it took when it was told of last
     removed: JobError | None = None
 
-    def note_held(self, held_mib: float) -> None:
-        before_mib, self.held_mib = self.held_mib, held_mib
-        if before_mib is None or held_mib < before_mib + RISE_MIB:
-            self.rises, self.rising_from_mib = 0, held_mib
-        else:
-            self.rises += 1
+    def note(self, usage: MemoryNeed) -> None:
+        more_mib = usage.persistent_mib - self.samples[-1].persistent_mib if self.samples else 0.0
+        self.rises = self.rises + 1 if more_mib >= RISE_MIB else 0
+        self.readings += 1
+        self.seen = _most(self.seen, usage)
+        sample = MemorySample(persistent_mib=usage.persistent_mib, peak_mib=usage.peak_mib)
+        self.samples = remember(self.samples, sample, RULES)
+
+    def tells(self, code: str) -> bool:
+        """Whether its operator is to hear of it (again)."""
+        took_mib = self.samples[-1].peak_mib
+        if code in self.told_mib and took_mib < TELL_AGAIN * self.told_mib[code]:
+            return False
+        self.told_mib[code] = took_mib
+        return True
 
 
 class Tenants:
@@ -102,14 +98,13 @@ class Tenants:
 
     def arrive(self, job: str, role: Role, need: MemoryNeed | None, at_s: float) -> None:
         """Raises JobError when a declared need can never fit."""
-        self._tenants[job] = tenant = _Tenant(role=role, declared=need, since_s=at_s)
+        self._tenants[job] = _Tenant(role=role, declared=need, since_s=at_s)
         if need is None:
             return
         problem = self._admit(job, need, at_s)
         if problem:
             del self._tenants[job]
             raise _too_large(job, problem)
-        tenant.seen = need
 
     def leave(self, job: str, at_s: float) -> None:
         """The job has gone, outside any iteration."""
@@ -133,14 +128,12 @@ class Tenants:
     def read(self, job: str, usage: MemoryNeed, at_s: float) -> list[Fault]:
         """What an iteration that has just ended was measured to take; what has to be told of it."""
         tenant = self._tenants[job]
-        tenant.readings += 1
-        tenant.note_held(usage.persistent_mib)
-        tenant.seen = _most(tenant.seen, usage)
+        tenant.note(usage)
         if tenant.removed:
             return []
         if not self._known(job):
             return self._first_admission(job, tenant, at_s)
-        return [*self._outgrown(job, tenant, usage, at_s), *self._leaking(job, tenant, at_s)]
+        return self._judge(job, tenant, at_s)
 
     def remove_starved(self, at_s: float) -> list[Fault]:
         """Learning jobs that have waited for memory for WAITS_MAX_S have to go."""
@@ -199,10 +192,10 @@ class Tenants:
         """key: as it arrived; job: what to call it."""
         tenant = self._tenants[key]
         lane = self.table.lane_of(key)
-        need = tenant.seen if tenant.readings or tenant.declared else None
+        need = tenant.seen if tenant.readings else tenant.declared
         return JobMemory(
             job=job, need=need, measured=tenant.readings >= FIRST_READINGS, lane=lane.id if lane else None,
-            lane_mib=lane.size_mib if lane else 0.0, held_mib=tenant.held_mib,
+            lane_mib=lane.size_mib if lane else 0.0, held_mib=tenant.samples[-1].persistent_mib if tenant.samples else None,
         )  # fmt: skip
 
     def check(self) -> None:
@@ -231,50 +224,37 @@ class Tenants:
     def _first_admission(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
         if tenant.readings < FIRST_READINGS:
             return []
-        problem = self._admit(job, padded(tenant.seen, most_mib=self.capacity_mib), at_s)
+        found = measure(tenant.samples, self.capacity_mib, RULES)
+        assert found is not None, "fewer readings than FIRST_READINGS"
+        problem = self._admit(job, found.need, at_s)
         return [self._remove(job, problem, at_s)] if problem else []
 
-    def _outgrown(self, job: str, tenant: _Tenant, usage: MemoryNeed, at_s: float) -> list[Fault]:
-        resident = self.table.residents.get(job)
-        has = resident.need if resident else next(w.need for w in self.table.waiting if w.job == job)
-        within = (
-            usage.persistent_mib <= has.persistent_mib + TOLERANCE_MIB
-            and usage.ephemeral_mib <= has.ephemeral_mib + TOLERANCE_MIB
-        )
-        if within:
+    def _judge(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
+        """What becomes of a job after a reading. A promise that is too large is left alone: another phase of the job may need it."""
+        has = self._reserved(job)
+        verdict = judge(tenant.samples, has, self.capacity_mib, RULES)
+        if verdict.kind == "leaks":
+            return [_leak(job, verdict.why, at_s)] if tenant.tells("leak") else []
+        if verdict.kind == "remove" and tenant.role == "learn":
+            code: FaultCode = "leak" if tenant.rises >= RULES.leak else "memory"
+            return [self._remove(job, verdict.why, at_s, code)]
+        if verdict.kind not in ("grow", "remove"):
             return []
-        wanted, decision = self._resize(job, has, tenant.seen, at_s)
+        if verdict.kind == "remove":  # of a camera: it is asked for what it takes, and waits if that is too much
+            verdict = replace(verdict, kind="grow", need=_most(has, tenant.seen), least=tenant.seen)
+        step = self._apply(lambda: enforce(self.table, job, verdict, at_s=at_s))
+        decision = next(d for d in step.decisions if d.job == job)
         if decision.kind in ("expelled", "refused"):
-            return self._no_room(job, tenant, wanted, decision, at_s)
-        if decision.kind == "paused" and tenant.rises >= LEAK_RISES:
-            return [self._remove(job, f"it leaks, {decision.why}", at_s)]
-        told = tenant.told_mib and wanted.peak_mib < TELL_AGAIN * tenant.told_mib
-        if decision.kind != "paused" and (tenant.declared is None or told):
+            return self._no_room(job, tenant, verdict.least or verdict.need, decision, at_s)
+        if decision.kind != "paused" and (tenant.declared is None or not tenant.tells("memory")):
             return []
-        tenant.told_mib = wanted.peak_mib
-        said = f"declared {_words(tenant.declared)}" if tenant.declared else f"had {_words(has)}"
-        done = {"paused": "it waits for room"}.get(decision.kind, "its lane was made to fit")
-        return [
-            Fault(
-                at_s=at_s,
-                job=job,
-                code="memory",
-                text=f"it {said}, and takes {_words(usage)}: {done}",
-                remedy="declare what it takes, or leave it out: then it is measured",
-            )  # fmt: skip
-        ]
+        done = "it waits for room" if decision.kind == "paused" else "its lane was made to fit"
+        remedy = LESS_MEMORY if decision.kind == "paused" else "declare what it takes, or leave it out: then it is measured"
+        return [Fault(at_s=at_s, job=job, code="memory", text=f"{verdict.why}: {done}", remedy=remedy)]
 
-    def _resize(self, job: str, has: MemoryNeed, seen: MemoryNeed, at_s: float) -> tuple[MemoryNeed, Decision]:
-        """Reserves what was seen and what is reserved already; with padding where that fits, else without."""
-        for need in (padded(seen, most_mib=self.capacity_mib), seen):
-            wanted = _most(has, need)
-            self._catch_up()
-            step = self.table.resize(job, wanted, at_s=at_s)
-            decision = next(d for d in step.decisions if d.job == job)
-            if decision.kind in ("resized", "moved", "placed"):
-                break
-        self._apply(lambda: step)
-        return wanted, decision
+    def _reserved(self, job: str) -> MemoryNeed:
+        resident = self.table.residents.get(job)
+        return resident.need if resident else next(w.need for w in self.table.waiting if w.job == job)
 
     def _no_room(self, job: str, tenant: _Tenant, wanted: MemoryNeed, decision: Decision, at_s: float) -> list[Fault]:
         if tenant.role == "infer" and decision.kind == "expelled" and wanted.peak_mib <= self.capacity_mib:
@@ -284,20 +264,10 @@ class Tenants:
             return [Fault(at_s=at_s, job=job, code="memory", text=text, remedy=LESS_MEMORY)]
         return [self._remove(job, decision.why, at_s)]
 
-    def _remove(self, job: str, why: str, at_s: float) -> Fault:
+    def _remove(self, job: str, why: str, at_s: float, code: FaultCode = "memory") -> Fault:
         error = _too_large(job, why)
         self.expel(job, error, at_s)
-        return Fault(at_s=at_s, job=job, code="memory", text=error.message, remedy=error.remedy, removed=True)
-
-    def _leaking(self, job: str, tenant: _Tenant, at_s: float) -> list[Fault]:
-        held_mib = tenant.held_mib or 0.0
-        more_mib = held_mib - tenant.rising_from_mib
-        if tenant.rises < LEAK_RISES or more_mib < LEAK_MIB or held_mib < TELL_AGAIN * tenant.leak_told_mib:
-            return []
-        tenant.leak_told_mib = held_mib
-        text = f"it leaks: it holds {held_mib:.0f} MiB, {more_mib:.0f} MiB more than {tenant.rises} measurements ago, and more each time"
-        remedy = "stop it before it fills gpus.memory_mib (then it is removed), and report it with the log"
-        return [Fault(at_s=at_s, job=job, code="leak", text=text, remedy=remedy)]
+        return Fault(at_s=at_s, job=job, code=code, text=error.message, remedy=error.remedy, removed=True)
 
     # --- the table ----------------------------------------------------------------------------------------------------
     # An iteration's begin and end change nothing as long as no lane has to slide, and a copy of the table per iteration would cost more
@@ -344,8 +314,9 @@ def _most(a: MemoryNeed, b: MemoryNeed) -> MemoryNeed:
     )
 
 
-def _words(need: MemoryNeed) -> str:
-    return f"{need.persistent_mib:.0f} MiB for good and {need.ephemeral_mib:.0f} MiB in an iteration"
+def _leak(job: str, why: str, at_s: float) -> Fault:
+    remedy = "report it with the log; it is removed when it takes more than it was given"
+    return Fault(at_s=at_s, job=job, code="leak", text=why, remedy=remedy)
 
 
 def _too_large(job: str, why: str) -> JobError:
