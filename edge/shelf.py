@@ -55,9 +55,13 @@ class Made:
 
 
 class Shelf:
-    """Thread-safe. Raises WeightsError for a damaged model, StorageError when it cannot be kept."""
+    """Thread-safe. device: where models are put when they are taken off it ('cpu', 'cuda'). Raises WeightsError for a damaged model,
+    StorageError when it cannot be kept."""
 
-    def __init__(self, folder: DataFolder, store: Store, clock: Clock, retention: Retention | None = None) -> None:
+    def __init__(
+        self, folder: DataFolder, store: Store, clock: Clock, retention: Retention | None = None, *, device: str = "cpu"
+    ) -> None:
+        self._device = device
         self._folder, self._store, self._clock = folder, store, clock
         self._retention = retention or Retention()
         self._lock = threading.Lock()
@@ -82,7 +86,7 @@ class Shelf:
         """A fresh detector with the version's weights, checked against their checksum."""
         stored = self._stored(version)
         loaded = load_version(self._folder.version_dir(stored.version.stream, version))
-        return new_detector(loaded.manifest.spec, state=loaded.state)
+        return new_detector(loaded.manifest.spec, state=loaded.state, device=self._device)
 
     def keep_candidate(
         self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int, traits: Traits | None = None,

@@ -22,8 +22,9 @@ from configs.schema import BoxConfig, CameraEntry
 from edge import calibrate
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
-from edge.gpu.base import ComputeBackend
-from edge.gpu.lanes import LaneBackend
+from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts
+from edge.gpu.choose import Look, build_backend
+from edge.gpu.nvml import DeviceReader, DeviceWatch
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring
 from edge.journal import Journal
@@ -48,8 +49,10 @@ from models.serving.cache import machine
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.tasks.registry import task_of
+from scheduler.commands import Note
 from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.pricing import ChangePrice
 from scheduler.types import Detections, RetrainConfig
 from streams.camera import open_camera
 from streams.masks import masks_from
@@ -70,7 +73,7 @@ PLAIN_REGIONS = 4
 
 @dataclass(kw_only=True)
 class Box:
-    """A built box, not yet running. first_window: the one to open first."""
+    """A built box, not yet running. first_window: the one to open first; devices: its GPUs as of the newest look."""
 
     config: BoxConfig
     runtime: BoxRuntime
@@ -78,6 +81,7 @@ class Box:
     first_window: int
     folder: DataFolder
     store: Store
+    devices: Callable[[], tuple[DeviceFacts, ...]] = tuple
 
 
 def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
@@ -108,11 +112,35 @@ def speed_of(capacity_pct: int) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), (100.0, 1.0), (float(capacity_pct), 1.0)) if capacity_pct > 100 else ()
 
 
-def backend_of(config: BoxConfig, clock: Clock) -> ComputeBackend:
-    """What keeps the shares of this box."""
-    return LaneBackend(
-        capacity_pct=config.gpus.capacity_pct, clock=clock, mode="work-conserving" if config.gpus.work_conserving else "capped"
-    )
+def backend_of(config: BoxConfig, clock: Clock, look: Look | None = None) -> ComputeBackend:
+    """What keeps the shares of this box. look: the newest answer about its GPUs; None: they are asked now. EnvironmentLacking: this
+    machine cannot do what is configured."""
+    return build_backend(config.gpus, data_dir=config.box.data_dir, clock=clock, look=look or DeviceReader().read)
+
+
+def device_of_models(config: BoxConfig) -> str:
+    """Where this process holds its models, as torch names it. Under MPS they are in the jobs' own processes."""
+    return "cuda" if config.gpus.device == "cuda" and config.gpus.backend != "mps" else "cpu"
+
+
+@contextlib.contextmanager
+def watched_devices(store: Store, clock: Clock, listeners: list[Callable[[Note], None]]) -> Iterator[DeviceWatch]:
+    """Looks after the GPUs while the box runs. A lost one is told, and so is its return: in the log, the database, and to `listeners`,
+    who may come later."""
+
+    def news(text: str) -> None:
+        log.warning("%s", text)
+        for listener in listeners:
+            listener(Note(stream="", code="device", text=text))
+        with contextlib.suppress(StorageError):
+            store.add_note(clock.utc_s(), "device", text)
+
+    watch = DeviceWatch(DeviceReader(tell=news))
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
 
 
 def measured_speed(
@@ -126,6 +154,11 @@ def measured_speed(
     if told:
         say(told)
     return curve or speed_of(backend.capacity_pct)
+
+
+def price_of(cost: ChangeCost) -> ChangePrice:
+    """What plans are told of the cost of a share change."""
+    return ChangePrice(settle_s=cost.settle_s, gpu_s=cost.gpu_s, blind_s=cost.blind_s)
 
 
 def models_of(config: BoxConfig) -> list[tuple[str, str, str]]:
@@ -176,13 +209,17 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         samples = SampleStore(
             folder.samples_dir, max_windows=config.storage.retention_windows, max_bytes=int(config.storage.max_gib * 2**30)
         )
-        shelf = Shelf(folder, store, clock, retention_of(config))
+        on_news: list[Callable[[Note], None]] = []
+        gpus = stack.enter_context(watched_devices(store, clock, on_news))
+        # Before any model is loaded: which GPU this process sees is settled here.
+        backend = backend_of(config, clock, gpus.newest)
+        stack.callback(backend.close)
+        shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
             say(f"recovered: {note}")
         goldens = load_goldens(config)
         addresses = stack.enter_context(rendered_server(config))
-        backend = backend_of(config, clock)
 
         def require_room() -> None:
             folder.require_free(config.storage.min_free_mib)
@@ -192,8 +229,11 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         labelling = labelling_of(config)
         label_s = max(cost_s(partial(label_once, name, golden), clock) for name, golden in goldens.items())
         engine = BoxEngine(
-            replace(engine_config(config, label_s * labelling.views), speed=measured_speed(config, folder, backend, say))
-        )
+            replace(
+                engine_config(config, label_s * labelling.views), speed=measured_speed(config, folder, backend, say),
+                change=price_of(backend.change_cost()),
+            )
+        )  # fmt: skip
         tasks = {entry.id: entry.task for entry in config.active_cameras}
         serving = serving_of(config, folder, store, samples, clock)
         stack.callback(serving.close)
@@ -217,6 +257,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 serve_later=serving.serve_later,
             )  # fmt: skip
         )
+        on_news.append(lambda note: runtime.notes.append((clock.utc_s(), note)))
         anew = {entry.id for entry in config.active_cameras if samples.begin(entry.id, entry.task)}
         watched = [
             watch(entry, config, addresses, runtime, serving.serve_later, anew=entry.id in anew)
@@ -224,6 +265,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         ]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
+            devices=gpus.facts,
         )  # fmt: skip
 
 
@@ -261,7 +303,7 @@ def watch(
     parts = runtime.parts
     task = task_of(entry.task)
     arch = entry.edge or config.models.for_task(entry.task).edge
-    version = parts.shelf.ensure(entry.id, arch, task.load, anew=anew)
+    version = parts.shelf.ensure(entry.id, arch, partial(task.load, device=device_of_models(config)), anew=anew)
     detector = parts.shelf.detector(version.id)
     camera = open_camera(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
@@ -302,7 +344,7 @@ def load_goldens(config: BoxConfig) -> dict[str, Detector]:
     same detector share it."""
     loaded: dict[str, Detector] = {}
     for name in sorted({entry.task for entry in config.active_cameras}) or [DETECTION.name]:
-        golden = task_of(name).load_golden(config.models.for_task(name).golden)
+        golden = task_of(name).load_golden(config.models.for_task(name).golden, device=device_of_models(config))
         same = (known for known in loaded.values() if known.spec == golden.spec)
         loaded[name] = next(same, golden)
     return loaded
@@ -392,11 +434,13 @@ def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, fl
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     with DataFolder(config.box.data_dir) as folder:
-        found = [subject for names in models_of(config) for subject in subjects_of(config, *names)]
         # A box that may give away less than one core or GPU is measured as if it had a whole one: speed is relative to that.
-        whole = config.gpus.model_copy(update={"capacity_pct": max(100, config.gpus.capacity_pct)})
+        # (A partition of a GPU cannot be made whole.)
+        least_pct = 0 if config.gpus.backend == "mig" else 100
+        whole = config.gpus.model_copy(update={"capacity_pct": max(least_pct, config.gpus.capacity_pct)})
         backend = backend_of(config.model_copy(update={"gpus": whole}), clock)
         try:
+            found = [subject for names in models_of(config) for subject in subjects_of(config, *names)]
             plan = calibrate.QUICK if quick else calibrate.FULL
             seen = calibrate.run(calibrate.Bench(backend, clock), found, plan, progress=progress)
             made = calibrate.concluded(
@@ -412,11 +456,12 @@ def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, fl
 def subjects_of(config: BoxConfig, task_name: str, edge: str, golden: str) -> list[calibrate.Subject]:
     """The jobs of the cameras of one task with one model, on a plain picture: speed at a share does not depend on what is seen."""
     task = task_of(task_name)
-    detector, picture = task.load(edge), plain_picture(task)
+    device = device_of_models(config)
+    detector, picture = task.load(edge, device=device), plain_picture(task)
     lesson = plain_lesson(picture)
     settle_precision(detector, [lesson], task=task)
     return calibrate.subjects(
-        task, detector, task.load_golden(golden), [picture], [lesson] * 8, names=(edge, golden),
+        task, detector, task.load_golden(golden, device=device), [picture], [lesson] * 8, names=(edge, golden),
         score_min=config.models.edge_score_min,
     )  # fmt: skip
 
@@ -428,7 +473,7 @@ def run_box(config: BoxConfig, *, demo: bool = False, say: Callable[[str], None]
     """Runs a box until it is stopped (SIGINT, SIGTERM). Returns the exit code."""
     set_up_logging()
     with built(config, say=say) as box, ExitStack() as stack:
-        status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site)
+        status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site, devices=box.devices)
         if config.web.enabled:
             from edge.web.serve import WebServer
 

@@ -129,3 +129,29 @@ def test_a_folder_that_another_process_uses(tmp_path: Path, capsys: pytest.Captu
         assert other.stdout.readline() == "mine\n"
         Refused(tmp_path, capsys, CAMERA).check(3, f"in use by process {other.pid}", "box.data_dir")
         other.send_signal(signal.SIGKILL)
+
+
+def test_a_gpu_without_its_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script = '{"gpus": [{}], "faults": [{"function": "nvmlInit", "error": "DRIVER_NOT_LOADED"}]}'
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", script)
+    Refused(tmp_path, capsys, CAMERA + "gpus: {device: cuda}").check(3, "driver is not loaded", "modprobe", "gpus.device: cpu")
+
+
+def test_a_gpu_that_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script = '{"gpus": [{"name": "X1"}], "faults": [{"function": "nvmlDeviceGetHandleByIndex", "error": "GPU_IS_LOST"}]}'
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", script)
+    Refused(tmp_path, capsys, CAMERA + "gpus: {device: cuda, backend: green}").check(
+        3, "GPU 0", "is lost", "restart the machine"
+    )
+
+
+def test_a_gpu_that_is_not_divided_into_partitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", '{"gpus": [{"name": "X1"}]}')
+    refused = Refused(tmp_path, capsys, CAMERA + "gpus: {device: cuda, backend: mig}")
+    refused.check(3, "GPU 0 (X1) is not divided", "sudo nvidia-smi -i 0 -mig 1")
+
+
+def test_shares_of_a_gpu_that_a_cpu_cannot_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Refused(tmp_path, capsys, CAMERA + "gpus: {backend: green}").check(2, "gpus", "set device to cuda")

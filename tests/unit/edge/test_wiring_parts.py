@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from configs.load import load_demo, parse_config
 from configs.schema import BoxConfig
 from edge import wiring
 from edge.clock import SystemClock
+from edge.gpu.fake_nvml import FakeGpu, FakeNvml
 from edge.store.store import Store
 from models.fake import FakeDetector
+from scheduler.commands import Note
 from scheduler.types import RetrainConfig, WindowOutcome
 from streams.rendered.serve import DEMO_CAMERAS
 from streams.samples import SampleStore
@@ -153,3 +156,50 @@ def test_the_plain_picture_holds_something_to_learn_for_every_task(name: str) ->
     lesson = wiring.plain_lesson(wiring.plain_picture(wiring.task_of(name)))
     assert len(lesson.labels) > 0
     assert lesson.image.shape == (360, 640, 3)
+
+
+def test_a_gpu_that_goes_while_the_box_runs_is_told_once_in_log_database_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = FakeNvml([FakeGpu(name="X1")])
+    monkeypatch.setattr("edge.gpu.nvml.nvml_library", lambda: fake)
+    heard: list[Callable[[Note], None]] = []
+    told: list[Note] = []
+    with Store(tmp_path / "box.db") as store, wiring.watched_devices(store, SystemClock(), heard) as gpus:
+        heard.append(told.append)
+        fake.fail("nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
+        for _ in range(3):
+            gpus.look()
+        assert gpus.facts()[0].problem
+        assert [note.code for note in told] == ["device"]
+        assert "GPU 0 (X1): the GPU is lost" in told[0].text
+        assert "restart the machine" in told[0].text
+        assert [note.text for note in store.notes()] == [told[0].text]
+    assert fake.users == 0
+    assert "is lost" in caplog.text
+
+
+def test_models_live_where_the_jobs_compute() -> None:
+    devices = {
+        text: wiring.device_of_models(config_of(f"gpus: {text}"))
+        for text in (
+            "{}",
+            "{backend: none}",
+            "{device: cuda}",
+            "{device: cuda, backend: green}",
+            "{device: cuda, backend: mps}",
+        )
+    }
+    assert list(devices.values()) == ["cpu", "cpu", "cuda", "cuda", "cpu"], "under MPS the jobs' processes have them"
+
+
+def test_the_goldens_go_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def load(name: str, *, device: str = "cpu", **_: object) -> FakeDetector:
+        asked.append((name, device))
+        return FakeDetector()
+
+    monkeypatch.setattr("models.zoo.load_detector", load)
+    wiring.load_goldens(config_of("gpus: {device: cuda}\nmodels: {golden: big}"))
+    assert asked == [("big", "cuda")]
