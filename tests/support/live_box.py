@@ -106,7 +106,7 @@ class LiveBox:
     def _watch(self, id: str, arch: str, cost_s: float) -> Watched:
         task: Task = CLASSIFICATION if id in self._classify else DETECTION
         version = self.shelf.ensure(id, arch, task.load)
-        lane = self.backend.open_lane(infer_job(id))
+        lane = self.backend.open_lane(infer_job(id), role="infer")
         detector = self.shelf.detector(version.id)
         worker = InferenceWorker(self.cameras[id], lane, detector, version.id, clock=self.clock, score_min=0.25, task=task)
         if cost_s:
