@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, overload
 
 from models.labelled import LabelledImage
@@ -43,6 +44,11 @@ class FileSamples:
 
     def __init__(self, store: SampleStore) -> None:
         self._store = store
+
+    @property
+    def root(self) -> Path:
+        """Where they lie, for a process that reads them too."""
+        return self._store.root
 
     def sampled(self, stream: str, window: int) -> Sequence[SampleRef]:
         return self._store.sampled(stream, window)

@@ -105,6 +105,10 @@ class SampleStore:
         with storage_errors(root):
             root.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
     def begin(self, stream: str, task: str) -> bool:
         """Says what a camera's samples are labelled for from now on; whether that is something else than before. Then its samples go,
         because their labels answer another question. Raises StorageError."""

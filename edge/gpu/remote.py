@@ -63,7 +63,7 @@ class WorkerLost(JobError):
 
     def __init__(self, message: str, *, subject: str = "", poisoned: bool = False) -> None:
         super().__init__(message, subject=subject, remedy="the job gets a new process; look for its message above")
-        self.poisoned = poisoned
+        self.poisoned, self.at_s = poisoned, time.monotonic()
 
 
 class RemoteClock:
@@ -218,14 +218,14 @@ class WorkerProcess:
             self._end()
         self._give_back()
 
-    def kill(self) -> None:
-        """Ends it now, whatever it is at. Idempotent."""
+    def kill(self, *, at_work: bool = True) -> None:
+        """Ends it now, whatever it is at. at_work: its work on the device is ended first. Idempotent."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
         if self._process.poll() is None:
-            self._end()
+            self._end(at_work=at_work)
         self._give_back()
 
     def release(self) -> None:
@@ -233,8 +233,9 @@ class WorkerProcess:
         with suppress(RuntimeError):  # the box is ending: the process sees that by itself
             threading.Thread(target=self.close, daemon=True, name=f"release-{self.pid}").start()
 
-    def _end(self) -> None:
-        self._before_kill(self.pid)
+    def _end(self, *, at_work: bool = True) -> None:
+        if at_work:
+            self._before_kill(self.pid)
         self._process.kill()
         self._process.wait()
 
@@ -343,7 +344,11 @@ class RemoteDetector:
                 f"the process of {self.spec.arch} ended {self._deaths} times in a row; it is started again in {rest_s:.0f} s",
                 subject=self.spec.arch,
             )
-        self._seat.worker = self._start()
+        try:
+            self._seat.worker = self._start()
+        except WorkerLost as error:
+            self._mourn(error)
+            raise
         return self._seat.worker
 
     def _mourn(self, error: WorkerLost) -> None:

@@ -1,0 +1,453 @@
+"""The backend `mps`: a process per job under NVIDIA MPS, each with its part of the GPU's threads and memory. 100 pct is the GPU.
+
+What holds a share are two things, one on top of the other:
+
+    percentage   of the GPU's threads, fixed when a process first uses CUDA; rounded up to steps of `step_pct`
+    tokens       the job's iterations are paced as in `lanes` (`edge.gpu.executor`), by the device time that its process reports
+
+MPS alone does not keep shares: a percentage is a cap, and it cannot be changed. The tokens make a new share hold from the next iteration
+on, and to the point; the percentage keeps one job's kernels from taking the whole GPU meanwhile, and follows by a *standby*: a process
+with the new percentage is made, loads the same model, sees the last real frames, and takes over between two of them (`RemoteDetector`).
+On failure the old process stays. Percentages have steps with slack (`next_pct`), so small changes of the plan cost no process.
+
+A second of a client of 30 pct counts as 0.3 GPU-seconds: what it could not use was free for others.
+
+Memory: a process gives nothing back between iterations, so what it holds counts as persistent, and every job has a lane of its own. A
+process is limited to what its job needs (`limit_mib`); one that takes more is out of memory by itself.
+
+Faults: a process that dies or hangs is replaced, the others go on. A fault on the device is another thing: MPS tells all clients, and
+not whose it was. All processes are then ended, the daemon recovers, and they start again when they are next wanted. The first to report
+it is suspected: after `POISONED_MAX` such faults its model gets no more processes.
+
+What runs in a process: live inference and retraining. The other jobs (labels, looks, profiles, gates) compute in the box's own process,
+in the same lanes, and are not clients. Nothing of this was verified on a GPU, see docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import shutil
+import statistics
+import threading
+import time
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from configs.errors import DriftboxError, EnvironmentLacking, JobError
+from configs.files import storage_errors
+from edge.clock import Clock, SystemClock
+from edge.gpu.base import ChangeCost, DeviceFacts, Fault, Lane, Role
+from edge.gpu.executor import Executor
+from edge.gpu.mps_daemon import MpsDaemon, runtime_root
+from edge.gpu.remote import RemoteClock, RemoteDetector, WorkerLost, WorkerProcess, remote_retraining
+from edge.gpu.worker import ModelFile, Settings, keep
+from edge.jobs import Samples, Steps, retrain_steps
+from edge.jobs.base import no_yield
+from edge.jobs.train import OnNote, no_note
+from edge.samples import FileSamples
+from models.detector import Detector, YieldPoint
+from models.tasks.base import Scoring, Task
+from models.tasks.detection import DETECTION
+from scheduler.pacing import PacingMode
+from scheduler.salus.types import MemoryNeed
+from scheduler.types import EpochReport, RetrainConfig
+
+log = logging.getLogger("driftbox")
+
+#: Steps of the thread percentage. A step is at most one standby; finer ones restart processes more often and cap no better.
+STEP_PCT = 10
+#: Most clients of one MPS server on Volta and later.
+CLIENTS_MAX = 48
+#: Part of the GPU's memory that jobs may hold together when the configuration does not say.
+MEMORY_FRAC = 0.9
+UNKNOWN_MIB = 8192.0
+#: Device memory of a process beyond its job's: the CUDA context and the libraries' work space, which count towards its limit; and room
+#: for what a measured need does not know of.
+CONTEXT_MIB, LIMIT_FACTOR = 768.0, 1.25
+#: Seconds between two looks at idle processes; before a standby that failed is tried again.
+BEAT_S, RETRY_S = 5.0, 30.0
+#: Faults on the device that a model's process may be the first to report within `POISONED_S`.
+POISONED_MAX, POISONED_S = 3, 600.0
+#: What a change of share is taken to cost before one was measured: the issue's limit for a standby, and a model's load.
+GUESSED = ChangeCost(settle_s=5.0, gpu_s=0.5, blind_s=0.0)
+
+
+def next_pct(current_pct: float | None, share_pct: float, step_pct: int = STEP_PCT) -> float:
+    """The thread percentage of a process for a share: the next step above it. A running process (current_pct) keeps its own until the
+    share is a quarter of a step above it, or a step and a quarter below: a change of one point starts no process, and shares that swing
+    around a step do not either. A share of 0 gets one step: its tokens hold it."""
+    wanted = float(min(100, max(step_pct, step_pct * math.ceil(share_pct / step_pct - 1e-9))))
+    if current_pct is None:
+        return wanted
+    slack = step_pct / 4
+    if share_pct > current_pct + slack or share_pct <= current_pct - step_pct - slack:
+        return wanted
+    return current_pct
+
+
+def limit_mib(need: MemoryNeed | None) -> float | None:
+    """What a job's process may hold on the device; None: no limit, its need is not known."""
+    return None if need is None else LIMIT_FACTOR * need.peak_mib + CONTEXT_MIB
+
+
+class _Seat:
+    """A job's place: what its thread had computed elsewhere, and what its process holds. See `edge.gpu.device.Seat`."""
+
+    def __init__(self, clock: RemoteClock, held_mib: Callable[[], float]) -> None:
+        self._clock, self._held_mib = clock, held_mib
+        self._state: tuple[float, int | None, float] = (0.0, None, 0.0)
+
+    @contextmanager
+    def iteration(self, lane: int | None, *, measure: bool) -> Iterator[None]:
+        before_s, started_s = self._state[0], self._clock.thread_cpu_s()
+        self._state = (before_s, threading.get_ident(), started_s)
+        try:
+            yield
+        finally:
+            self._state = (before_s + self._clock.thread_cpu_s() - started_s, None, 0.0)
+
+    def settle(self) -> None:
+        """A process answers when it is done."""
+
+    def resume(self) -> None:
+        """Nothing was put away."""
+
+    def used_s(self) -> float:
+        before_s, thread_id, started_s = self._state
+        if thread_id is None:
+            return before_s
+        try:
+            return before_s + self._clock.thread_cpu_s(thread_id) - started_s
+        except OSError:  # the thread has just ended; the next reading is right
+            return before_s
+
+    def usage(self) -> MemoryNeed | None:
+        return MemoryNeed(persistent_mib=self._held_mib(), ephemeral_mib=0.0)
+
+    def close(self) -> None:
+        """The process goes with its detector."""
+
+
+class _Gpu:
+    """The GPU as the executor sees it; see `edge.gpu.device.Device`."""
+
+    name = "mps"
+    capacity_pct = 100
+    job_max_pct = 100.0
+    parallel = CLIENTS_MAX
+    measures_always = True
+
+    def __init__(
+        self,
+        memory_mib: float,
+        clock: RemoteClock,
+        held_mib: Callable[[str], float],
+        facts: Callable[[], tuple[DeviceFacts, ...]],
+    ) -> None:
+        self.memory_mib = memory_mib
+        self._clock, self._held_mib, self._facts = clock, held_mib, facts
+
+    def seat(self, job: str, role: Role) -> _Seat:
+        return _Seat(self._clock, partial(self._held_mib, job))
+
+    def used_mib(self) -> float | None:
+        facts = self._facts()
+        return facts[0].memory_used_mib if facts else None
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        return self._facts()
+
+
+class MpsBackend(Executor):
+    """gpu: UUID of the GPU; data_dir: the box's data folder, below which daemon and weights for the processes have their place. daemon,
+    blank, device, client: stand-ins for tests. Raises EnvironmentLacking when MPS cannot be had, with what to do.
+
+    `clock` is the one that knows what processes computed: costs per frame are read from it, not from the machine's."""
+
+    name = "mps"
+
+    def __init__(
+        self, gpu: str, *, data_dir: Path, capacity_pct: int | None = None, memory_mib: float | None = None, clock: Clock | None = None,
+        facts: Callable[[], tuple[DeviceFacts, ...]] = lambda: (), mode: PacingMode = "capped", step_pct: int = STEP_PCT,
+        daemon: MpsDaemon | None = None, blank: Callable[[Callable[[int], object]], WorkerProcess] | None = None,
+        device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S,
+    ) -> None:  # fmt: skip
+        if memory_mib is None:
+            known = facts()
+            memory_mib = MEMORY_FRAC * known[0].memory_total_mib if known else UNKNOWN_MIB
+        self.remote_clock = RemoteClock(clock or SystemClock())
+        self._workers: defaultdict[str, weakref.WeakSet[WorkerProcess]] = defaultdict(weakref.WeakSet)
+        super().__init__(
+            _Gpu(memory_mib, self.remote_clock, self._held_mib, facts),
+            capacity_pct=capacity_pct,
+            mode=mode,
+            clock=self.remote_clock,
+        )
+        self._data_dir, self._device, self._client, self._step_pct = data_dir, device, client, step_pct
+        self._blank = blank or (lambda before_kill: WorkerProcess(before_kill=before_kill))
+        self._detectors: weakref.WeakKeyDictionary[RemoteDetector, tuple[str, ModelFile]] = weakref.WeakKeyDictionary()
+        self._shares: dict[str, float] = {}
+        self._roles: dict[str, Role] = {}
+        self._made = 0
+        self._recovering = threading.RLock()
+        self._at_fault, self._recovered_s = False, -math.inf
+        self._poisoned: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=POISONED_MAX))
+        self._changes: deque[tuple[float, float]] = deque(maxlen=20)
+        self._retry_s: dict[str, float] = {}
+        self._beat_s = beat_s
+        self._wake, self._over = threading.Event(), False
+        self.daemon = daemon or MpsDaemon(runtime_root(data_dir, gpu), gpu=gpu, owner=str(data_dir.absolute()))
+        self._make_room()
+        self.daemon.start()
+        self._thread = threading.Thread(target=self._look_for_ever, name="mps", daemon=True)
+        self._thread.start()
+
+    # --- the seam -----------------------------------------------------------------------------------------------------
+
+    def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
+        """See `edge.gpu.base`. Inference goes before learning also on the device (a client's priority)."""
+        whole = None if need is None else MemoryNeed(persistent_mib=need.peak_mib, ephemeral_mib=0.0)
+        lane = super().open_lane(job, role=role, need=whole)
+        self._roles[job] = role
+        return lane
+
+    def close_lane(self, job: str) -> None:
+        super().close_lane(job)
+        self._roles.pop(job, None)
+
+    def set_shares(self, shares_pct: Mapping[str, float]) -> None:
+        """See `edge.gpu.base`. The new shares hold from the next iterations on; percentages follow by standbys, one after the other."""
+        super().set_shares(shares_pct)
+        self._shares = dict(shares_pct)
+        self._wake.set()
+
+    def change_cost(self) -> ChangeCost:
+        """Median of the standbys so far; before the first, a guess. settle_s is what a job waits that is to get more than its
+        percentage allows; a job that is to get less gets it at once."""
+        changes = list(self._changes)
+        if not changes:
+            return GUESSED
+        settle_s, gpu_s = (statistics.median(values) for values in zip(*changes, strict=True))
+        return ChangeCost(settle_s=settle_s, gpu_s=gpu_s, blind_s=0.0)
+
+    def close(self) -> None:
+        """See `edge.gpu.base`."""
+        super().close()
+        if self._over:
+            return
+        self._over = True
+        self._wake.set()
+        for detector in list(self._detectors):
+            detector.close()
+        for worker in self._all_workers():
+            worker.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(60.0)
+        self.daemon.stop()
+        shutil.rmtree(self._weights_dir, ignore_errors=True)
+
+    # --- what runs in processes ---------------------------------------------------------------------------------------
+
+    def serve(self, trained: Detector, job: str, *, builder: str = ModelFile.builder) -> RemoteDetector:
+        """A detector whose predictions are made by a process of `job`, started when the first is asked for; its share is known then.
+        Raises StorageError when the weights cannot be written for it."""
+        model = self._kept(trained, job, builder)
+        detector = RemoteDetector(
+            trained, partial(self._process_for, job, model), clock=self.remote_clock, lost=partial(self._lost, job, model)
+        )
+        weakref.finalize(detector, Path(model.path).unlink, missing_ok=True)
+        self._detectors[detector] = (job, model)
+        return detector
+
+    def retrain_steps(
+        self, samples: Samples, serving: Detector, *, job: str, stream: str, window: int, replay_windows: int, config: RetrainConfig,
+        seed: int, timer: Callable[[], float], on_epoch: Callable[[EpochReport], None], scoring: Scoring | None = None,
+        task: Task = DETECTION, yield_point: YieldPoint = no_yield, members: Sequence[str] = (), on_note: OnNote = no_note,
+    ) -> Steps[Detector]:  # fmt: skip
+        """`edge.jobs.retrain_steps` in a process of `job`, one iteration at a time; samples that are not files of this box are retrained
+        on here. Its percentage is that of its share when it begins; later shares are kept by its tokens."""
+        if not isinstance(samples, FileSamples):
+            return (
+                yield from retrain_steps(
+                    samples, serving, job=job, stream=stream, window=window, replay_windows=replay_windows, config=config, seed=seed,
+                    timer=timer, on_epoch=on_epoch, scoring=scoring, task=task, yield_point=yield_point, members=members,
+                    on_note=on_note,
+                )
+            )  # fmt: skip
+        model = self._kept(serving, job)
+        try:
+            worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
+            return (
+                yield from remote_retraining(
+                    worker, settings, model=model, samples=samples.root, out=Path(model.path + ".out"), task=task.name,
+                    config=asdict(config), scoring=asdict(scoring) if scoring else None, stream=stream, job=job, window=window,
+                    replay_windows=replay_windows, seed=seed, members=members, on_epoch=on_epoch, on_note=on_note,
+                    clock=self.remote_clock,
+                )
+            )  # fmt: skip
+        except WorkerLost as error:
+            self._lost(job, model, None, error)
+            raise
+        finally:
+            Path(model.path).unlink(missing_ok=True)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _weights_dir(self) -> Path:
+        return self._data_dir / "mps" / "weights"
+
+    def _make_room(self) -> None:
+        with storage_errors(self._weights_dir):
+            shutil.rmtree(self._weights_dir, ignore_errors=True)
+            self._weights_dir.mkdir(parents=True)
+
+    def _kept(self, detector: Detector, job: str, builder: str = ModelFile.builder) -> ModelFile:
+        with self._lock:
+            self._made += 1
+            number = self._made
+        name = f"{number:06d}-{re.sub(r'[^A-Za-z0-9_-]', '-', job)[:60]}.safetensors"
+        return keep(detector, self._weights_dir / name, builder=builder)
+
+    def _blank_for(self, job: str, pct: float) -> tuple[WorkerProcess, Settings]:
+        """A process that will be a client of `pct`, and how it becomes one. Waits while the daemon recovers."""
+        with self._recovering:
+            if self._over:
+                raise JobError("the box ends", subject=job)
+            known = self.memory().get(job)
+            env = self.daemon.client_env(
+                thread_pct=pct,
+                memory_mib=limit_mib(known.need if known else None),
+                below_normal=self._roles.get(job) != "infer",
+            )
+            worker = self._blank(self._end_work)
+            worker.thread_pct = pct
+            self._workers[job].add(worker)
+        return worker, Settings(env=env, device=self._device, client=self._client)
+
+    def _process_for(self, job: str, model: ModelFile, pct: float | None = None) -> WorkerProcess:
+        reported = self._poisoned[model.path]
+        if len(reported) == POISONED_MAX and time.monotonic() - reported[0] < POISONED_S:
+            raise JobError(
+                f"{job}: {model.arch} was the first to report a fault of the GPU {POISONED_MAX} times and gets no process any more",
+                subject=job, remedy="serve another version (driftbox models), or restart the box",
+            )  # fmt: skip
+        worker, settings = self._blank_for(job, pct or next_pct(None, self._shares.get(job, 0.0), self._step_pct))
+        try:
+            worker.become(model, settings)
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    def _end_work(self, pid: int) -> None:
+        if not self._over:
+            self.daemon.terminate_client(pid)
+
+    def _held_mib(self, job: str) -> float:
+        return sum(worker.held_mib for worker in list(self._workers[job]) if worker.alive)
+
+    def _all_workers(self) -> list[WorkerProcess]:
+        return [worker for workers in list(self._workers.values()) for worker in list(workers)]
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _lost(self, job: str, model: ModelFile, detector: RemoteDetector | None, error: WorkerLost) -> None:
+        if error.poisoned:
+            self._recover(job, model, error)
+        elif not self._over and not self._at_fault and error.at_s > self._recovered_s:  # else it was ended with all the others
+            self._say(job, error.message, "it has a new process; if it goes on, look at its model and at the GPU's memory")
+
+    def _recover(self, job: str, model: ModelFile, error: WorkerLost) -> None:
+        """A fault on the device is everybody's; whoever reports it first does what is needed."""
+        with self._recovering:
+            if self._over or error.at_s < self._recovered_s:
+                return
+            self._at_fault = True
+            self._poisoned[model.path].append(time.monotonic())
+            self._say(
+                job, f"a fault on the GPU, reported first by this job: {error.message}",
+                "all processes on it are started again; if it goes on, look at this job's model first",
+            )  # fmt: skip
+            for worker in self._all_workers():
+                worker.kill(at_work=False)
+            try:
+                self.daemon.recover()
+            except EnvironmentLacking as lacking:
+                self._say("", f"MPS does not come back: {lacking.message}", lacking.remedy, device=True)
+            self._at_fault, self._recovered_s = False, time.monotonic()
+
+    def _say(self, job: str, text: str, remedy: str, *, device: bool = False) -> None:
+        log.warning("%s: %s", job or "GPU", text)
+        fault = Fault(at_s=self.clock.monotonic_s(), job=job, code="device" if device else "crashed", text=text, remedy=remedy)
+        with self._lock:
+            self._tell([fault])
+
+    # --- looking after processes, in a thread of its own --------------------------------------------------------------
+
+    def _look_for_ever(self) -> None:
+        beat_s = time.monotonic()
+        while not self._over:
+            self._wake.wait(max(0.0, beat_s + self._beat_s - time.monotonic()))
+            self._wake.clear()
+            for detector in self._serving():
+                self._follow_share(detector)
+            if time.monotonic() >= beat_s + self._beat_s:
+                self._look_at_idle()
+                beat_s = time.monotonic()
+
+    def _serving(self) -> list[RemoteDetector]:
+        """The detector of each job that was used last: others are kept warm to go back to, and change when they serve again."""
+        newest: dict[str, RemoteDetector] = {}
+        for detector, (job, _) in list(self._detectors.items()):
+            if detector.last_used_s > (newest[job].last_used_s if job in newest else 0.0):
+                newest[job] = detector
+        return list(newest.values())
+
+    def _follow_share(self, detector: RemoteDetector) -> None:
+        job, model = self._detectors[detector]
+        worker, share_pct = detector.worker, self._shares.get(job, 0.0)
+        if self._over or worker is None or share_pct <= 0 or time.monotonic() < self._retry_s.get(job, 0.0):
+            return
+        pct = next_pct(worker.thread_pct, share_pct, self._step_pct)
+        if pct == worker.thread_pct:
+            return
+        try:
+            self._hand_over(job, model, detector, pct)
+        except (DriftboxError, OSError, ValueError) as error:  # the old process stays
+            self._retry_s[job] = time.monotonic() + RETRY_S
+            self._say(
+                job,
+                f"its share changed to {share_pct:g} pct, and no process could be made for it: {error}",
+                "the old one goes on",
+            )
+
+    def _hand_over(self, job: str, model: ModelFile, detector: RemoteDetector, pct: float) -> None:
+        started_s = time.monotonic()
+        standby = self._process_for(job, model, pct)
+        try:
+            gpu_s = 0.0
+            if detector.seen is not None:
+                pictures, score_min = detector.seen
+                gpu_s = sum(standby.ask("predict", pictures, score_min=score_min).gpu_s for _ in range(2))
+        except BaseException:
+            standby.kill()
+            raise
+        detector.exchange(standby)
+        self._changes.append((time.monotonic() - started_s, gpu_s))
+        log.info("%s: a process of %g pct took over", job, pct)
+
+    def _look_at_idle(self) -> None:
+        for detector in list(self._detectors):
+            if self._over:
+                return
+            if time.monotonic() - detector.last_used_s > self._beat_s:
+                with suppress(DriftboxError):  # said when it was lost; whoever wants it next is told
+                    detector.beat()

@@ -1,0 +1,241 @@
+"""The backend `mps` with real processes on the CPU and the stand-in for NVIDIA's control program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import JobError
+from edge.gpu.base import Lane
+from edge.gpu.fake_mps import FakeClient
+from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib
+from edge.gpu.mps_daemon import MpsDaemon, ServerState
+from edge.gpu.remote import RemoteDetector, WorkerLost, WorkerProcess
+from edge.gpu.worker import ModelFile
+from scheduler.salus.types import MemoryNeed
+from tests.support import remote_models as rm
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 60.0
+
+
+class Bench:
+    """A backend whose processes are real clients of the stand-in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.daemon = MpsDaemon(folder / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
+        self.made: list[WorkerProcess] = []
+        self.fail_next = False
+        self.backend = MpsBackend(
+            "GPU-fake", data_dir=folder / "data", memory_mib=10_000.0, daemon=self.daemon, blank=self.blank, device="cpu",
+            client="tests.support.remote_models:client", beat_s=3600.0,
+        )  # fmt: skip
+
+    def blank(self, before_kill: Callable[[int], object]) -> WorkerProcess:
+        worker = rm.blank(before_kill)
+        self.made.append(worker)
+        if self.fail_next:
+            worker.kill(at_work=False)
+        return worker
+
+    def serve(self, job: str, share_pct: float, need: MemoryNeed | None = None) -> tuple[RemoteDetector, Lane]:
+        lane = self.backend.open_lane(job, role="infer", need=need)
+        self.share(**{job: share_pct})
+        model = rm.Rehearsing()
+        return self.backend.serve(model, job, builder="tests.support.remote_models:build"), lane  # type: ignore[arg-type]
+
+    def share(self, **shares: float) -> None:
+        self.backend.set_shares(self.backend._shares | shares)
+
+    def pcts(self) -> dict[int, float]:
+        """Percentage of each client, as the daemon knows it."""
+        rows = [line.split() for line in self.daemon.ask("ps").splitlines()[1:]]
+        return {int(pid): float(pct) for pid, pct, *_ in rows}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("edge.gpu.mps.keep", keep_gain)
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        made = Bench(Path(folder))
+        yield made
+        made.backend.close()
+        assert made.daemon.state() is ServerState.GONE
+        assert not any(worker.alive for worker in made.made)
+
+
+def keep_gain(detector: rm.Rehearsing, path: Path, *, builder: str = "tests.support.remote_models:build") -> ModelFile:
+    """Without torch, as the processes are."""
+    return rm.model_file(path, detector.gain)
+
+
+def until(true: Callable[[], bool], within_s: float = WAIT_S) -> bool:
+    end_s = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def frames(detector: RemoteDetector, lane: Lane, number: int, what: int = 0) -> None:
+    for level in range(number):
+        with lane.iteration():
+            found = detector.predict([rm.picture(what, level=level)])[0]
+        assert len(found) == level % 3
+
+
+def test_a_process_starts_as_a_client_of_its_share(bench: Bench) -> None:
+    detector, lane = bench.serve("cam1/infer", 33.0)
+    assert bench.made == []
+    frames(detector, lane, 3)
+    assert bench.pcts() == {bench.made[0].pid: 40.0}
+    assert bench.backend.report()["cam1/infer"].iterations == 3
+    held = bench.backend.memory()["cam1/infer"].need
+    assert held is not None
+    assert bench.backend.change_cost() == GUESSED
+
+
+def test_what_it_is_promised_is_what_it_receives(bench: Bench) -> None:
+    """A job of 30 pct that always wants more gets that, by its processes' own account."""
+    detector, lane = bench.serve("cam1/infer", 30.0)
+    frames(detector, lane, 1)
+    start_s, before = time.monotonic(), bench.backend.ledger("cam1/infer").last()
+    frames(detector, lane, 25, rm.WORK)
+    spent = bench.backend.ledger("cam1/infer").last()
+    seconds = time.monotonic() - start_s
+    received_s = spent.received_s - before.received_s
+    assert received_s >= 25 * rm.WORK_S * 0.99
+    # Never more than promised, whatever the machine is at (it starts with what it saved while its process was made).
+    assert received_s <= 0.30 * seconds + 0.25 + 2 * rm.WORK_S
+
+
+def test_a_new_share_is_followed_by_a_standby_without_a_frame_missed(bench: Bench) -> None:
+    detector, lane = bench.serve("cam1/infer", 30.0)
+    frames(detector, lane, 3)
+    first = bench.made[0]
+    bench.share(**{"cam1/infer": 31.0})  # a point: no process for that
+    frames(detector, lane, 3)
+    assert len(bench.made) == 1
+    bench.share(**{"cam1/infer": 70.0})
+    done = 0
+    while detector.worker is first:
+        frames(detector, lane, 3)
+        done += 3
+        assert done < 5000
+    assert detector.worker is not None
+    assert detector.worker.thread_pct == 70.0
+    frames(detector, lane, 3)
+    assert until(lambda: list(bench.pcts().values()) == [70.0])  # the old one has gone
+    cost = bench.backend.change_cost()
+    assert cost.settle_s > 0
+    assert cost.blind_s == 0
+    assert bench.backend.faults() == ()
+
+
+def test_a_standby_that_cannot_be_made_leaves_the_old_process(bench: Bench) -> None:
+    detector, lane = bench.serve("cam1/infer", 30.0)
+    frames(detector, lane, 2)
+    bench.fail_next = True
+    bench.share(**{"cam1/infer": 80.0})
+    assert until(lambda: bool(bench.backend.faults()))
+    assert "the old one goes on" in bench.backend.faults()[0].remedy
+    frames(detector, lane, 2)
+    assert detector.worker is bench.made[0]
+    bench.fail_next = False
+    bench.backend._retry_s.clear()
+    bench.backend._wake.set()
+    assert until(lambda: detector.worker is not None and detector.worker.thread_pct == 80.0)
+
+
+def test_memory_is_limited_by_the_declared_need(bench: Bench) -> None:
+    need = MemoryNeed(persistent_mib=400.0, ephemeral_mib=200.0)
+    detector, lane = bench.serve("cam1/infer", 20.0, need)
+    frames(detector, lane, 1)
+    known = bench.backend.memory()["cam1/infer"].need
+    assert known is not None
+    limit = limit_mib(known)
+    assert limit is not None
+    assert f"0={round(limit)}M" in bench.daemon.ask("ps")
+    with pytest.raises(JobError):
+        bench.backend.open_lane("too-large", need=MemoryNeed(persistent_mib=20_000.0, ephemeral_mib=0.0))
+
+
+def test_a_process_that_is_killed_is_replaced_and_told_and_others_go_on(bench: Bench) -> None:
+    detector, lane = bench.serve("cam1/infer", 30.0)
+    other, other_lane = bench.serve("cam2/infer", 30.0)
+    frames(detector, lane, 1)
+    frames(other, other_lane, 1)
+    os.kill(bench.made[0].pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost), lane.iteration():
+        detector.predict([rm.picture()])
+    frames(other, other_lane, 2)
+    frames(detector, lane, 2)
+    (fault,) = bench.backend.faults()
+    assert (fault.job, fault.code, fault.removed) == ("cam1/infer", "crashed", False)
+    assert len(bench.made) == 3
+
+
+def test_a_fault_on_the_device_ends_all_processes_and_all_come_back(bench: Bench) -> None:
+    faulty, faulty_lane = bench.serve("bad/infer", 30.0)
+    other, other_lane = bench.serve("cam2/infer", 30.0)
+    frames(faulty, faulty_lane, 1)
+    frames(other, other_lane, 1)
+    with pytest.raises(WorkerLost) as caught, faulty_lane.iteration():
+        faulty.predict([rm.picture(rm.FAULT)])
+    assert caught.value.poisoned
+    assert bench.daemon.state() is ServerState.ACTIVE
+    assert not any(worker.alive for worker in bench.made)  # the innocent one was in the same boat
+    frames(other, other_lane, 2)  # it was idle: no frame is lost
+    frames(faulty, faulty_lane, 2)
+    (fault,) = bench.backend.faults()  # told once, not by everybody
+    assert fault.job == "bad/infer"
+    assert "illegal memory access" in fault.text
+
+
+def test_a_model_that_faults_again_and_again_gets_no_process_until_it_changes(bench: Bench) -> None:
+    faulty, lane = bench.serve("bad/infer", 30.0)
+    for _ in range(POISONED_MAX):
+        with pytest.raises(WorkerLost), lane.iteration():
+            faulty.predict([rm.picture(rm.FAULT)])
+        faulty._not_before_s = 0.0
+    with pytest.raises(JobError, match="gets no process any more"), lane.iteration():
+        faulty.predict([rm.picture()])
+    next_version = bench.backend.serve(rm.Rehearsing(), "bad/infer", builder="tests.support.remote_models:build")  # type: ignore[arg-type]
+    frames(next_version, lane, 2)
+
+
+def test_learning_processes_stand_behind_inference_and_files_go(bench: Bench) -> None:
+    bench.backend.open_lane("cam1/retrain", role="learn")
+    bench.backend.open_lane("cam1/infer", role="infer")
+    _, learn = bench.backend._blank_for("cam1/retrain", 50.0)
+    _, infer = bench.backend._blank_for("cam1/infer", 50.0)
+    assert learn.env["CUDA_MPS_CLIENT_PRIORITY"] == "1"
+    assert infer.env["CUDA_MPS_CLIENT_PRIORITY"] == "0"
+    detector = bench.backend.serve(rm.Rehearsing(), "cam1/infer", builder="tests.support.remote_models:build")  # type: ignore[arg-type]
+    assert len(list(bench.backend._weights_dir.iterdir())) == 1
+    del detector
+    assert list(bench.backend._weights_dir.iterdir()) == []
+
+
+def test_the_stand_in_keeps_a_client_to_its_percentage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bench.daemon.client_env(thread_pct=50.0).items():
+        monkeypatch.setenv(name, value)
+    client = FakeClient()
+    client.begin()
+    np.linalg.svd(np.random.default_rng(0).random((120, 120)))
+    used_s, start_s = time.thread_time(), time.monotonic()
+    busy_s = client.end()
+    assert busy_s > 0
+    assert time.monotonic() - start_s >= busy_s / 2 - (time.thread_time() - used_s) - 0.01
