@@ -17,10 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
-from edge.gpu.base import ComputeBackend, Lane, ShareReport
+from edge.gpu.base import ComputeBackend, Fault, Lane, ShareReport
 from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
+from edge.needs import Needs
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
 from edge.share_book import UPDATE_S, ShareBook, described
@@ -165,6 +166,8 @@ class BoxRuntime:
         self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
         self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
         self._helpers: list[threading.Thread] = []
+        self._needs = Needs(parts.backend)
+        self._known_faults: set[Fault] = set()
         self.swapper = Swapper(
             shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera),
             serve_later=lambda d, camera: parts.serve_later(d, camera),
@@ -337,12 +340,27 @@ class BoxRuntime:
                 self._complaints.pop(camera_id, None)
             except Exception as error:  # a busy database, say: the next look may do better, and the others are looked at
                 self._complain(camera_id, redact(f"{type(error).__name__}: {error}"))
+        self._look_at_faults()
         if self._journal_problem:
             self._begin_segment()
         known, self._sampling_problem = self._sampling_problem, self.parts.sampler.problem
         if self._sampling_problem and not known:
             self._note(Note(stream="", code="sampling", text=f"nothing is sampled: {self._sampling_problem}"))
         self.ready = self.ready or all(w.worker.frames > 0 or not w.live for w in self.watched.values())
+
+    def _look_at_faults(self) -> None:
+        """What the compute backend has to tell. A job that hangs is given up, for its thread cannot be ended: the engine goes on."""
+        faults = self.parts.backend.faults()
+        for fault in faults:
+            if fault in self._known_faults:
+                continue
+            stream = fault.job.partition("/")[0]
+            text = f"{fault.job}: {fault.text} ({fault.remedy})" if fault.job else f"{fault.text} ({fault.remedy})"
+            self._note(Note(stream=stream, code=f"compute-{fault.code}", text=redact(text)))
+            if fault.code == "hung" and fault.removed and self.jobs.pop(fault.job, None) is not None:
+                self.parts.backend.cancel(fault.job)
+                self.post(functools.partial(_failed_event, fault.job, stream, fault.code, fault.text))
+        self._known_faults = set(faults)
 
     def _complain(self, camera_id: str, text: str) -> None:
         if self._complaints.get(camera_id) != text:
@@ -541,7 +559,8 @@ class BoxRuntime:
 
     def _spawn(self, job_id: str, stream: str, kind: str, body: Body) -> None:
         """Runs a learning job in a thread of its own; whatever goes wrong there becomes JobFailed and nothing else."""
-        lane = self.parts.backend.open_lane(job_id)
+        sort = (kind, self.watched[stream].arch if stream in self.watched else "")
+        lane = self._needs.open_lane(job_id, sort)
         clock = self.parts.clock
 
         def run() -> None:
@@ -556,7 +575,7 @@ class BoxRuntime:
                 make = functools.partial(_failed_event, job_id, stream, code, text)
             finally:
                 self._share_book.update(clock.monotonic_s())  # the backend forgets the job with its lane
-                self.parts.backend.close_lane(job_id)
+                self._needs.close_lane(job_id, sort)
                 self.jobs.pop(job_id, None)
             self.post(make)
 

@@ -309,7 +309,7 @@ def watch(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
         masks=masks_from(entry.masks), loop=entry.loop, seed=sum(entry.id.encode()),
     )  # fmt: skip
-    lane = parts.backend.open_lane(infer_job(entry.id))
+    lane = parts.backend.open_lane(infer_job(entry.id), role="infer")
     score_min = config.models.edge_score_min
     worker = InferenceWorker(
         camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task
