@@ -6,8 +6,10 @@ A bench makes a backend and lets jobs compute and time pass; on the CPU this hap
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -22,6 +24,7 @@ from edge.gpu.fake_cuda import FakeCudaDevice, FakeSplitter, FakeTensorMeter
 from edge.gpu.green import GreenBackend, GreenDevice
 from edge.gpu.lanes import CpuDevice, LaneBackend
 from edge.gpu.mig import MigBackend, Part
+from edge.gpu.mps import MpsBackend
 from edge.gpu.none import NoShares
 from scheduler.salus.types import MemoryNeed
 
@@ -171,6 +174,37 @@ class GreenBench:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
 
 
+class _NoDaemon:
+    """An MPS daemon that nobody asks anything: the jobs' work is done by nobody's process."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class MpsBench(CpuBench):
+    """Jobs whose work is done elsewhere while their threads wait. Real processes: tests/integration/test_mps_backend.py."""
+
+    def __init__(self) -> None:
+        super().__init__("capped")
+        self._folder = tempfile.TemporaryDirectory()
+        mps = MpsBackend(
+            "GPU-none", data_dir=Path(self._folder.name), capacity_pct=200, clock=self.clock, daemon=_NoDaemon(),  # type: ignore[arg-type]
+            beat_s=3600.0,
+        )  # fmt: skip
+        self.backend, self._remote = mps, mps.remote_clock
+        self.work = self._work
+
+    def _work(self, cpu_s: float) -> None:
+        with self._remote.elsewhere() as computed:
+            self.clock.sleep(cpu_s)
+            computed(cpu_s)
+
+    def join(self) -> None:
+        self.clock.join()
+        self.backend.close()
+        self._folder.cleanup()
+
+
 BENCHES: dict[str, Callable[[], Bench]] = {
     "green": GreenBench,
     "cuda-lanes-capped": lambda: CudaLanesBench("capped"),
@@ -178,6 +212,7 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "lanes-capped": lambda: LanesBench("capped"),
     "lanes-work-conserving": lambda: LanesBench("work-conserving"),
     "mig": MigBench,
+    "mps": MpsBench,
     "none": FreeBench,
 }
 
