@@ -126,12 +126,11 @@ class ProfileGroup:
 
     def _take(self) -> _Epoch | None:
         self._cull()
-        waiting = [t for t in self._going() if not t.busy and t.begun < self._rungs[0]]
         level = min((t.begun for t in self._going()), default=0)
-        near = [t for t in waiting if t.begun <= level + (1 if self._apart else 0)]
-        if not near or self.spent_gpu_s >= self._budget_gpu_s:
+        next_up = [t for t in self._going() if not t.busy and t.begun == level < self._rungs[0]]
+        if not next_up or self.spent_gpu_s >= self._budget_gpu_s:
             return None
-        trial = min(near, key=lambda t: (t.begun, -t.load if self._apart else 0.0))
+        trial = min(next_up, key=lambda t: -t.load if self._apart else 0.0)
         trial.begun, trial.busy = trial.begun + 1, True
         return _Epoch(trial, self._epoch(trial))
 

@@ -278,6 +278,7 @@ class _Run:
     def _enter(self, lane: int) -> None:
         self._busy.add(lane)
         self._mix += 1
+        self._changed.notify_all()
 
     def _leave(self, lane: int) -> None:
         if lane in self._busy:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.curves import LearningCurve
+from scheduler.curves import LearningCurve, fit_curve
 from scheduler.ekya.baselines import pareto_front
 from scheduler.ekya.microprofile import (
     cost_gpu_s,
@@ -21,6 +21,8 @@ from scheduler.ekya.microprofile import (
     options,
     prune,
     prune_due,
+    rung_epochs,
+    survivors,
 )
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
@@ -224,3 +226,59 @@ def test_every_knob_but_epochs_makes_another_family() -> None:
     assert family_key(replace(base, name="b", epochs=30)) == family_key(base)
     for knob, value in other.items():
         assert family_key(replace(base, **{knob: value})) != family_key(base), knob
+
+
+# --- families that stop within a window -------------------------------------------------------------------------------
+
+CHEAP = RetrainConfig(name="cheap", epochs=15, layers_frac=0.3, data_frac=0.5)
+DEAR = RetrainConfig(name="dear", epochs=15, layers_frac=1.0)
+GOOD, BAD = (0.3, 0.6, 0.7, 0.75, 0.77), (0.3, 0.31, 0.3, 0.31, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "eta", "rungs"), [(1, 2, (1,)), (2, 2, (1, 2)), (3, 2, (1, 2, 3)), (5, 2, (1, 2, 4, 5)), (9, 3, (1, 3, 9))]
+)
+def test_rungs_double_and_end_with_the_last_epoch(epochs: int, eta: int, rungs: tuple[int, ...]) -> None:
+    assert rung_epochs(epochs, eta) == rungs
+
+
+@pytest.mark.parametrize(("epochs", "eta"), [(0, 2), (5, 1)])
+def test_rungs_of_nothing_are_refused(epochs: int, eta: int) -> None:
+    with pytest.raises(ValueError, match="rungs"):
+        rung_epochs(epochs, eta)
+
+
+def test_a_dear_family_that_is_clearly_worse_than_a_cheap_one_stops() -> None:
+    assert survivors([(CHEAP, GOOD), (DEAR, BAD)], n_holdout=400, keep_min=1) == (0,)
+    assert survivors([(CHEAP, GOOD), (DEAR, BAD)], n_holdout=400) == (0, 1), "two are kept at least"
+
+
+def test_a_cheap_family_stays_whatever_a_dear_one_is_worth() -> None:
+    """The plan may have no room for the dear one."""
+    assert survivors([(CHEAP, BAD), (DEAR, GOOD)], n_holdout=400, keep_min=1) == (0, 1)
+
+
+def test_few_pictures_or_few_points_tell_too_little() -> None:
+    close = tuple(q - 0.06 for q in GOOD)
+    assert survivors([(CHEAP, GOOD), (DEAR, close)], n_holdout=8, keep_min=1) == (0, 1)
+    assert survivors([(CHEAP, (0.3, 0.40)), (DEAR, (0.3, 0.36))], n_holdout=400, keep_min=1) == (0, 1)
+
+
+def test_families_of_the_same_cost_are_judged_both_ways() -> None:
+    other = replace(DEAR, name="other", lr=1e-2)
+    assert survivors([(other, BAD), (DEAR, GOOD)], n_holdout=400, keep_min=1) == (1,)
+    assert survivors([(other, GOOD), (DEAR, BAD)], n_holdout=400, keep_min=1) == (0,)
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.integers(1, 500),
+    st.integers(1, 3),
+)
+def test_the_best_prediction_always_goes_on(qualities: list[list[float]], n_holdout: int, keep_min: int) -> None:
+    runs = [(replace(DEAR, name=str(i), layers_frac=0.2 + 0.2 * (i % 3)), q) for i, q in enumerate(qualities)]
+    going = survivors(runs, n_holdout=n_holdout, keep_min=keep_min)
+    assert len(going) >= min(keep_min, len(runs))
+    ends = [fit_curve(range(3), q).at(15) for q in qualities]
+    assert max(ends) == max(ends[i] for i in going)
+    assert list(going) == sorted(set(going))

@@ -1,0 +1,241 @@
+"""Trials at once: everything is done once, in order; how many is measured; what goes wrong stops all and is said.
+
+Time is a clock that the test's own lanes advance: an iteration takes as long as the number of lanes in one makes it, so nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from configs.errors import JobCancelled, JobError
+from models import trial_pack
+from models.trial_pack import CurrentGate, PackReport, Piece, run_packed
+
+
+class Stretch:
+    """A piece of `n` iterations; every iteration writes itself into a common list."""
+
+    def __init__(self, trial: str, n: int, done: list[tuple[str, int]], fails_at: int | None = None) -> None:
+        self.trial, self.doing = trial, ""
+        self._n, self._done, self._fails_at, self._at = n, done, fails_at, 0
+        self.threads: set[int] = set()
+
+    def step(self) -> bool:
+        if self._at == self._n:
+            return False
+        if self._at == self._fails_at:
+            raise JobError("the loss became nan", subject=self.trial, remedy="-", code="nan")
+        self._done.append((self.trial, self._at))
+        self.threads.add(threading.get_ident())
+        self._at += 1
+        self.doing = "train"
+        return self._at < self._n
+
+
+class Listed:
+    """Pieces in the order given, at most `limit` begun and not ended."""
+
+    def __init__(self, pieces: list[Stretch], limit: int = 99) -> None:
+        self.pieces, self.limit, self.running = pieces, limit, 0
+        self.ended_in_order: list[str] = []
+
+    def take(self) -> Piece | None:
+        if not self.pieces or self.running >= self.limit:
+            return None
+        self.running += 1
+        return self.pieces.pop(0)
+
+    def ended(self, piece: Piece) -> None:
+        self.running -= 1
+        self.ended_in_order.append(piece.trial)
+
+    @property
+    def done(self) -> bool:
+        return not self.pieces and not self.running
+
+
+class Device:
+    """What lanes share. seconds: how long an iteration takes with p trials at once."""
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self.seconds, self.local = seconds, threading.local()
+
+    def clock(self) -> float:
+        """Each thread has its own time, advanced by its own iterations."""
+        return getattr(self.local, "now_s", 0.0)
+
+    def gates(self, n: int) -> list[Gate]:
+        return [Gate(self) for _ in range(n)]
+
+
+class Gate:
+    def __init__(self, device: Device, raises: BaseException | None = None) -> None:
+        self.device, self.raises, self.entered, self.checked = device, raises, 0, 0
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        if self.raises is not None:
+            raise self.raises
+        self.entered += 1
+        yield
+        self.device.local.now_s = self.device.clock() + self.device.seconds(1)
+
+    def checkpoint(self) -> None:
+        self.checked += 1
+
+
+def pack(work: Listed, device: Device, lanes: int, **how: object) -> PackReport:
+    return run_packed(work, device.gates(lanes), clock=device.clock, **how)  # type: ignore[arg-type]
+
+
+def stretches(counts: list[int], done: list[tuple[str, int]]) -> list[Stretch]:
+    return [Stretch(f"t{i}", n, done) for i, n in enumerate(counts)]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5])
+@pytest.mark.parametrize("counts", [[1], [7, 3], [30, 20, 10, 40], [1] * 9, [60, 60]])
+def test_every_iteration_is_done_once_and_in_order(lanes: int, counts: list[int]) -> None:
+    done: list[tuple[str, int]] = []
+    work = Listed(stretches(counts, done))
+    report = pack(work, Device(lambda p: 1.0), lanes)
+    assert work.done
+    for i, n in enumerate(counts):
+        assert [at for trial, at in done if trial == f"t{i}"] == list(range(n))
+    assert report.iterations == sum(counts)
+    assert 1 <= report.share_max <= lanes
+
+
+def test_one_lane_is_the_callers_thread_and_nothing_is_measured() -> None:
+    done: list[tuple[str, int]] = []
+    pieces = stretches([5, 5], done)
+    report = pack(Listed(list(pieces)), Device(lambda p: 1.0), 1)
+    assert {t for piece in pieces for t in piece.threads} == {threading.get_ident()}
+    assert (report.share_max, report.gains) == (1, ())
+
+
+class Levelled(Device):
+    """An iteration takes as long as the number of trials that are being measured at once makes it, and the lanes that are measured take
+    turns, so that the answer does not depend on how this machine runs threads whose iterations take no time."""
+
+    def __init__(self, seconds: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(seconds)
+        goes_on, record = trial_pack._Run._goes_on, trial_pack._Run._record
+
+        def in_step(run: Any, lane: int, piece: Piece) -> bool:
+            if not goes_on(run, lane, piece):
+                return False
+            with run._changed:
+                run._changed.wait_for(
+                    lambda: not run._measuring.turns or lane not in run._measuring.turn or _turn_of(run, lane), 5
+                )
+            return True
+
+        def timed(run: Any, lane: int, piece: Piece, mix: int, _: float) -> None:
+            turn = run._measuring.turn if run._measuring.turns else ()
+            record(run, lane, piece, run._mix if run._busy == set(turn) else mix, seconds(len(turn) or 1))
+            run._changed.notify_all()
+
+        monkeypatch.setattr(trial_pack._Run, "_goes_on", in_step)
+        monkeypatch.setattr(trial_pack._Run, "_record", timed)
+
+
+def _turn_of(run: Any, lane: int) -> bool:
+    counts = run._measuring.warm
+    here = run._measuring.turn
+    return run._busy == set(here) and counts.get(lane, 0) == min(counts.get(other, 0) for other in here)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "c"),
+    [(1.0, 4), (1.2, 3), (1.3, 3), (1.4, 2), (1.9, 1), (2.5, 1)],
+)
+def test_c_is_what_pays_by_the_measured_times(alpha: float, c: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F3's rule on a model with that alpha: O^p = 1 - alpha (p - 1) / p, threshold 0.1, four lanes."""
+    done: list[tuple[str, int]] = []
+    report = pack(Listed(stretches([400] * 6, done)), Levelled(lambda p: alpha ** (p - 1), monkeypatch), 4)
+    assert report.share_max == c
+    assert report.gains[: c - 1] == pytest.approx([1 - alpha * (p - 1) / p for p in range(2, c + 1)])
+    if c > 1:
+        assert report.alpha == pytest.approx(alpha)
+    assert report.iterations == 2400
+
+
+def test_measured_times_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {1: 0.100, 2: 0.120, 3: 0.150, 4: 0.210}
+    done: list[tuple[str, int]] = []
+    report = pack(Listed(stretches([400] * 6, done)), Levelled(times.__getitem__, monkeypatch), 4)
+    assert report.share_max == 3
+    assert report.iteration_s == pytest.approx(tuple(times.values()))
+    assert report.gains == pytest.approx((2 / 5, 1 / 6, -1 / 20))
+
+
+def test_memory_caps_the_lanes_and_a_given_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for how, most in (({"cap": 2}, 2), ({"share": 3}, 3), ({"share": 3, "cap": 2}, 2)):
+        done: list[tuple[str, int]] = []
+        report = pack(Listed(stretches([300] * 6, done)), Levelled(lambda p: 1.0, monkeypatch), 4, **how)
+        assert report.share_max == most
+        assert report.iterations == 1800
+
+
+def test_where_packing_does_not_pay_one_lane_does_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, int]] = []
+    device = Levelled(lambda p: float(p), monkeypatch)
+    gates = device.gates(2)
+    report = run_packed(Listed(stretches([200] * 4, done)), gates, clock=device.clock)
+    assert report.share_max == 1
+    assert gates[0].entered > 700
+    assert gates[0].entered + gates[1].entered == 800
+    rest = [trial for trial, _ in done[-400:]]
+    assert sum(a != b for a, b in zip(rest, rest[1:], strict=False)) <= 3, "one after the other"
+
+
+def test_groups_that_are_smaller_than_the_lanes_come_to_an_end() -> None:
+    done: list[tuple[str, int]] = []
+    report = pack(Listed(stretches([100], done)), Device(lambda p: 1.0), 3)
+    assert report.iterations == 100
+    limited = Listed(stretches([50, 50, 50], done), limit=1)
+    assert pack(limited, Device(lambda p: 1.0), 3).iterations == 150
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_a_piece_that_fails_stops_all_and_is_raised_here(lanes: int) -> None:
+    done: list[tuple[str, int]] = []
+    pieces = [*stretches([50, 50], done), Stretch("bad", 50, done, fails_at=20), *stretches([5000], done)]
+    before = threading.active_count()
+    with pytest.raises(JobError, match="nan"):
+        pack(Listed(pieces), Device(lambda p: 1.0), lanes, share=lanes)
+    assert threading.active_count() == before
+    assert len(done) < 5000
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_cancelled_lane_stops_all(which: int) -> None:
+    device = Device(lambda p: 1.0)
+    gates = device.gates(2)
+    gates[which].raises = JobCancelled("cancelled", subject="j")
+    done: list[tuple[str, int]] = []
+    with pytest.raises(JobCancelled):
+        run_packed(Listed(stretches([500] * 4, done)), gates, share=2, clock=device.clock)
+    assert len(done) < 2000
+
+
+def test_no_lane_is_refused() -> None:
+    with pytest.raises(ValueError, match="lane"):
+        run_packed(Listed([]), [])
+
+
+def test_a_checkpoint_is_that_of_the_threads_own_lane() -> None:
+    device, current = Device(lambda p: 1.0), CurrentGate()
+    mine, other = device.gates(2)
+    current()
+    current.enter(mine)
+    thread = threading.Thread(target=lambda: (current.enter(other), current(), current()))
+    thread.start()
+    thread.join()
+    current()
+    assert (mine.checked, other.checked) == (1, 2)
