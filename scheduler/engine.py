@@ -100,10 +100,11 @@ class BoxEngine:
     """See the module. `handle` may raise nothing for any sequence of events; late answers of cancelled jobs are ignored."""
 
     def __init__(self, config: EngineConfig, state: BoxState | None = None) -> None:
-        self.config = config
+        self._needs = needs(config.policy)
+        # Baselines do as they always do: everything is prepared before anything is retrained.
+        self.config = config if prep.chooses(self._needs) else replace(config, overlap=False)
         self.state = state or BoxState(golden_gpu_s=config.golden_gpu_s)
         self._policy = make_policy(config.policy)
-        self._needs = needs(config.policy)
         # A uniform policy believes nothing and is told the raw predictions.
         self._calibrates = config.calibrate and not self._needs.useless
         self._forecasts = Forecasts()
@@ -224,7 +225,7 @@ class BoxEngine:
         for stream in state.streams.values():
             stream.reset()
         self._out.append(SetTimer(timer=WINDOW_END, at_s=state.ends_s))
-        self._out.append(SetTimer(timer=PREP_DEADLINE, at_s=at_s + self.config.prep_max_frac * seconds))
+        self._out.append(SetTimer(timer=PREP_DEADLINE, at_s=at_s + self.config.prep_until_frac * seconds))
         state.phase, state.prepares = "prepare", True
         # Nothing was sampled before the first window of a session, so there is nothing to learn from.
         learns = self._needs.labels and state.window > 0

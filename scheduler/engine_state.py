@@ -26,6 +26,9 @@ from scheduler.types import (
     Traits,
 )
 
+#: Part of the window by which preparation ends where retrainings begin beside it.
+OVERLAP_UNTIL_FRAC = 0.8
+
 Phase = Literal["idle", "prepare", "planned", "stopped"]
 PrepKind = Literal["reference", "look", "label", "probe", "profile"]
 
@@ -128,6 +131,12 @@ class EngineConfig:
         """`overlap`, where it can be: who shares a retraining is known only when all are labelled, and which device has room only when
         nothing else is about to take it."""
         return self.overlap and not self.group and not self.gpus
+
+    @property
+    def prep_until_frac(self) -> float:
+        """Part of the window by which preparation ends. Retrainings that begin beside it do not wait for it: only the last ones need
+        what is left then."""
+        return max(self.prep_max_frac, OVERLAP_UNTIL_FRAC) if self.overlaps else self.prep_max_frac
 
 
 @dataclass(frozen=True, kw_only=True)

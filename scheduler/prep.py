@@ -69,7 +69,7 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
     return prep_share.choose(
         [_work(s, state, config) for s in live],
         [prep_share.Watched(quality=config.prior_quality if s.quality is None else s.quality, knobs=s.knobs) for s in live],
-        left_s=seconds - spent_s, most_s=config.prep_max_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
+        left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
         quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def wanted_labels(stream: StreamState, config: EngineConfig) -> int:
 
 def _affordable_labels(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> int:
     """How many labels the time left to preparation pays for, its part for labelling."""
-    left_s = max(0.0, config.prep_max_frac * (state.ends_s - state.opened_s) - (at_s - state.opened_s))
+    left_s = max(0.0, config.prep_until_frac * (state.ends_s - state.opened_s) - (at_s - state.opened_s))
     part = config.label_part_frac if needs.profiles else 1.0
     pct = state.prep_pct or first_share_pct(config, needs)
     return int(left_s * pct / 100 * state.delivered_frac * part / max(state.golden_gpu_s, 1e-6))
@@ -259,7 +259,7 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
             job=task.job, stream=task.stream, window=task.window, version=version, candidates=task.candidates
         )  # fmt: skip
     waiting = 1 + sum(p.kind == "profile" or (config.overlaps and p.kind == "label") for p in state.queue)
-    deadline_s = state.opened_s + config.prep_max_frac * (state.ends_s - state.opened_s)
+    deadline_s = state.opened_s + config.prep_until_frac * (state.ends_s - state.opened_s)
     return StartProfiling(
         job=task.job, stream=task.stream, window=task.window, version=version,
         configs=microprofile.families(kept_configs(state.streams[task.stream], config)), epochs=config.profile_epochs,

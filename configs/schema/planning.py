@@ -96,15 +96,19 @@ class WindowSection(Section):
     )
     prep_pct: int = setting(50, unit="pct", ge=5, le=1600, text="Share that labelling and profiling get while they run.")
     prep_auto: bool = setting(
-        False,
+        True,
         text="Choose that share anew in each window, by what inference loses and what learning brings; `prep_pct` is the first one.",
     )
     overlap: bool = setting(
-        False,
+        True,
         text="Begin a camera's retraining when its own profile is there, beside the preparation of the others (not with `group`).",
     )
     prep_max_frac: float = setting(
-        0.4, unit="fraction", ge=0.05, le=0.9, text="Labelling and profiling must end within this part of the window."
+        0.4,
+        unit="fraction",
+        ge=0.05,
+        le=0.9,
+        text="Labelling and profiling must end within this part of the window; 0.8 is enough with `overlap`.",
     )
     sample_fps: float = setting(
         1.0, unit="frames/s", gt=0, le=30, text="Rate at which frames of a camera are kept as candidates for labelling."
