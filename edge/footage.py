@@ -69,10 +69,9 @@ class Footage:
         for clip, length in zip(self.clips, self.lengths, strict=True):
             mine = {i - offset + clip.start for i in wanted if offset <= i < offset + length}
             if mine:
-                for number, image in read_frames(clip.path, start=min(mine), stop=max(mine) + 1):
-                    if number in mine:
-                        index = number - clip.start + offset
-                        found[index] = apply_all(_fit(image, longest_px), self.drift, frame=index, seed=self.seed)
+                for number, image in read_frames(clip.path, start=min(mine), stop=max(mine) + 1, only=mine):
+                    index = number - clip.start + offset
+                    found[index] = apply_all(_fit(image, longest_px), self.drift, frame=index, seed=self.seed)
             offset += length
         return found
 

@@ -33,6 +33,10 @@ class Memo:
             except OSError as error:
                 raise StorageError(f"cannot make the cache folder {root}: {error.strerror}", code="read_only") from error
 
+    @property
+    def on_disk(self) -> bool:
+        return self._root is not None
+
     def json(self, key: str) -> Any:
         """The JSON value kept under `key`, None when there is none."""
         if key not in self._seen and self._root is not None:

@@ -5,7 +5,7 @@ Live cameras go through `streams.camera`, where time passes and frames may be dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,27 +48,31 @@ def probe(path: str | Path) -> VideoInfo:
 
 
 def read_frames(
-    path: str | Path, *, every: int = 1, start: int = 0, stop: int | None = None, height_px: int = 0
-) -> Iterator[tuple[int, np.ndarray]]:
+    path: str | Path, *, every: int = 1, start: int = 0, stop: int | None = None, height_px: int = 0,
+    only: Container[int] | None = None,
+) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
     """Yields (index, picture uint8 (H, W, 3) RGB) for the frames start, start + every, ... below `stop`.
 
     index counts decoded frames from 0. height_px: resized to this height, width in proportion (0 = as filmed); a picture is
-    never enlarged. Packets that cannot be decoded are skipped, so a truncated file gives the frames before its end.
+    never enlarged. only: of these frames, those in it (None = all); the others are decoded, but not turned into pictures.
+    Packets that cannot be decoded are skipped, so a truncated file gives the frames before its end.
     Raises StreamError when the file is missing, no video, or holds no picture at all; ValueError for a bad step or range.
     """
     if every < 1 or start < 0:
         raise ValueError(f"read_frames needs every >= 1 and start >= 0, got every={every}, start={start}")
-    return _frames(path, every=every, start=start, stop=stop, height_px=height_px)
+    return _frames(path, every=every, start=start, stop=stop, height_px=height_px, only=only)
 
 
-def _frames(path: str | Path, *, every: int, start: int, stop: int | None, height_px: int) -> Iterator[tuple[int, np.ndarray]]:
+def _frames(
+    path: str | Path, *, every: int, start: int, stop: int | None, height_px: int, only: Container[int] | None
+) -> Iterator[tuple[int, np.ndarray]]:
     index = -1
     container, stream = _open(path)
     with container:
         for index, frame in enumerate(_decoded(container, stream)):
             if stop is not None and index >= stop:
                 return
-            if index >= start and (index - start) % every == 0:
+            if index >= start and (index - start) % every == 0 and (only is None or index in only):
                 yield index, to_rgb(frame, height_px=height_px)
     if index < 0:
         raise avio.codec_error(_name(path), "not one of its pictures could be decoded")

@@ -113,6 +113,7 @@ def run_all(
         tell(0.0)
         result = run_policy(studio, _with_names(name, fixed), shown_as=name, progress=tell)
         results.append(result)
+        studio.forget()
         log(
             f"{name}: mean {studio.task.quality_name} {result.mean_f1:.3f}, {result.retrainings} retrainings, {result.gpu_s:.0f} GPU-s"
         )

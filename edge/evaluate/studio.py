@@ -116,6 +116,7 @@ class Studio:
         self.golden_version = key_of("golden", golden.spec, memo.digest_of(golden.state()), *golden_key(golden))
         self.done = Work()
         self._detectors: dict[str, Detector] = {self.base_version: edge}
+        self._forgotten: set[str] = set()  # made in this run, on disk only
         self.task: Task = RememberedTask(options.task, self._recall)
         self._images: dict[tuple[str, int], np.ndarray] = {}
         self._regions: dict[tuple[str, int], np.ndarray] = {}
@@ -321,15 +322,29 @@ class Studio:
     # --- models -------------------------------------------------------------------------------------------------------
 
     def detector(self, version: str) -> Detector:
+        """A version made in this run. Raises KeyError for any other."""
+        if version in self._forgotten:
+            state = self.memo.state(version)
+            assert state is not None, "only what the memo keeps is forgotten"
+            self._forgotten.discard(version)
+            self._detectors[version] = self._restored(state)
         return self._detectors[version]
+
+    def forget(self) -> None:
+        """Lets go of the trained models that the memo keeps on disk, and of the work copies that they hold: between two policies, which
+        share few of them. `detector` reads one again when it is asked for."""
+        if not self.memo.on_disk:
+            return
+        self._forgotten |= self._detectors.keys() - {self.base_version}
+        self._detectors = {self.base_version: self._detectors[self.base_version]}
 
     def has(self, version: str) -> bool:
         """Has this version been made in this run?"""
-        return version in self._detectors
+        return version in self._detectors or version in self._forgotten
 
     def train(self, version: str, make: Callable[[], Detector]) -> str | None:
         """Makes `version` exist: from this run, from the memo, or by `make`. The JobError's text when the training failed."""
-        if version in self._detectors:
+        if self.has(version):
             return None
         state = self.memo.state(version)
         if state is not None:

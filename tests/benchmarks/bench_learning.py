@@ -174,7 +174,8 @@ def run_all(bench: Bench, runs: Sequence[Run], say: Callable[[str], None]) -> No
     for run in missing:
         lanes.setdefault(run.lane, []).append(run)
     say(f"{len(runs) - len(missing)} of {len(runs)} runs are in the cache; {len(missing)} to do in {len(lanes)} lanes")
-    slots, begun = threading.Semaphore(bench.jobs), {}
+    slots = threading.Semaphore(bench.jobs)
+    begun: dict[str, Future[None]] = {}
 
     def lane(mine: Sequence[Run]) -> None:
         first = begun.get(mine[0].after)

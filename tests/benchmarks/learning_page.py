@@ -17,11 +17,16 @@ MARKS = {True: "reached", False: "**MISSED**", None: "-"}
 class Row(Protocol):
     """As in `bench_learning`."""
 
-    what: str
-    anchor: str
-    to_reach: str
-    measured: str
-    ok: bool | None
+    @property
+    def what(self) -> str: ...
+    @property
+    def anchor(self) -> str: ...
+    @property
+    def to_reach(self) -> str: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def ok(self) -> bool | None: ...
 
 
 class Table(Protocol):

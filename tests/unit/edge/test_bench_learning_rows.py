@@ -52,7 +52,7 @@ def filled(module: ModuleType, folder: Path, f1_of: dict[str, float], gpus: dict
     bench = module.Bench(data=folder, cache=folder)
     for run in module.main_runs():
         f1 = f1_of.get(run.policy, f1_of["uniform"] + (0.01 if run.policy == module.UNIFORM[0] else 0.0))
-        trainings = [{"predicted_f1": 0.7, "held_out_f1": 0.73}, {"predicted_f1": None, "held_out_f1": 0.1}]
+        trainings: list[dict[str, Any]] = [{"predicted_f1": 0.7, "held_out_f1": 0.73}, {"predicted_f1": None, "held_out_f1": 0.1}]
         bench.keep(run, answer(dict.fromkeys(VIDEOS, f1), trainings=trainings))
     for at, f1 in gpus.items():
         for run in module.compute_runs(at):
@@ -216,7 +216,8 @@ def test_more_compute_is_tried_only_while_it_is_not_enough(
 def test_a_benchmark_that_breaks_is_said_and_asked_again(
     bench_learning: ModuleType, commands: Commands, tmp_path: Path
 ) -> None:
-    bench, said = bench_learning.Bench(data=tmp_path, cache=tmp_path), []
+    bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
+    said: list[str] = []
     for _ in range(2):
         bench_learning.run_others(bench, "profiling", said.append)
     assert [Path(command[1]).name for command in commands.asked] == ["bench_profiling.py"] * 2

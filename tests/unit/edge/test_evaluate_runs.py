@@ -96,6 +96,31 @@ def test_with_the_memo_a_second_evaluation_does_no_work(
     assert {p: r.as_dict() for p, r in repeated.items()} == {p: r.as_dict() for p, r in results.items()}
 
 
+def test_trained_models_are_let_go_between_policies_and_read_again_when_asked_for(
+    videos: list[Path], memo: Path, studio: Studio, results: dict[str, PolicyResult]
+) -> None:
+    trained = [t.version for t in results["thief-repeat"].record.trainings]
+    assert trained
+    assert all(studio.has(version) for version in trained)
+    assert not any(version in studio._detectors for version in trained), "all policies are through"
+    pixels = studio.image("cam0", 0)
+    again = scripted_studio(videos, memo=Memo(memo))
+    assert not again.has(trained[0])
+    assert again.train(trained[0], lambda: pytest.fail("the memo has it")) is None
+    wanted = again.detector(trained[0])
+    found = studio.detector(trained[0])
+    assert str(found.state()) == str(wanted.state())
+    assert found.predict([pixels])[0].xyxy.tolist() == wanted.predict([pixels])[0].xyxy.tolist()
+    assert studio.detector(trained[0]) is found, "read once"
+
+
+def test_without_a_folder_nothing_is_let_go(videos: list[Path]) -> None:
+    alone = scripted_studio(videos)
+    trained = [t.version for t in results_of(alone, ("uniform(high,50)",))["uniform(high,50)"].record.trainings]
+    assert trained
+    assert all(version in alone._detectors for version in trained)
+
+
 def test_policies_share_what_is_the_same(videos: list[Path]) -> None:
     """Same parent, data, configuration: trained once, although both retrain every camera in the first learning window."""
     shared = scripted_studio(videos, options=replace(OPTIONS, windows=2))

@@ -57,6 +57,14 @@ def test_index_is_the_files_own(clip: Path, every: int, start: int, stop: int | 
     assert all(abs(float(image.mean()) - 8 * index) < 4 for index, image in pairs)
 
 
+def test_only_the_frames_that_are_asked_for_become_pictures(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr("streams.video.to_rgb", lambda frame, **how: made.append(1) or np.zeros((2, 2, 3), np.uint8))
+    found = read_frames(clip, start=3, stop=20, only={1, 3, 11, 19, 22})
+    assert [index for index, _ in found] == [3, 11, 19]
+    assert len(made) == 3
+
+
 def test_pictures_are_reduced_in_proportion_and_never_enlarged(clip: Path) -> None:
     assert next(read_frames(clip, height_px=32))[1].shape == (32, 48, 3)
     assert next(read_frames(clip, height_px=1000))[1].shape == (64, 96, 3)
