@@ -132,7 +132,7 @@ def evaluate_run(
         name=name, lane=lane or scenario, policy=policy, after=after,
         common=(
             "--scenario", str(SCENARIOS / f"{scenario}.yaml"), "--config", str(SCENARIOS / "learning_box.yaml"),
-            "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", "2", "--gpus", f"{gpus:g}",
+            "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", "1", "--gpus", f"{gpus:g}",
             "--edge", EDGE, "--golden", GOLDEN, "--windows", str(windows), "--window-s", "250",
             "--fps", "12", "--label-frames", "20", "--judged-frames", "12", *extra,
         ),
