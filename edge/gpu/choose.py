@@ -210,6 +210,6 @@ def _mps(gpus: GpusSection, gpu: Gpu, data_dir: Path, clock: Clock, look: Look) 
     from edge.gpu.mps import MpsBackend
 
     return MpsBackend(
-        gpu.facts.uuid, data_dir=data_dir, capacity_pct=gpus.capacity_pct, memory_mib=gpus.memory_mib, clock=clock,
+        gpu.facts.uuid, data_dir=data_dir, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), memory_mib=gpus.memory_mib, clock=clock,
         facts=lambda: facts_of(gpus, look),
     )  # fmt: skip

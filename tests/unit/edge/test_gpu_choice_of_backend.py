@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,29 @@ def test_a_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentLacking, match="built without CUDA") as caught:
         choose.cuda_device(gpus("{device: cuda}"), FakeClock(), tuple)
     assert "CUDA build" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("backend", "where"), [("green", "edge.gpu.green.GreenBackend"), ("mps", "edge.gpu.mps.MpsBackend")])
+def test_green_and_mps_are_built_for_the_configured_gpu(backend: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments are checked against the real classes, which want a GPU."""
+    module, _, name = where.rpartition(".")
+    real = inspect.signature(getattr(importlib.import_module(module), name).__init__)
+    made: list[inspect.BoundArguments] = []
+
+    def make(*given: object, **named: object) -> str:
+        made.append(real.bind(None, *given, **named))
+        return "made"
+
+    monkeypatch.setattr(where, make)
+    environ: dict[str, str] = {}
+    survey = survey_of(FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", temperature_c=66))
+    text = f"{{device: cuda, index: 1, backend: {backend}, capacity_pct: 90, memory_mib: 5000, work_conserving: true}}"
+    clock = FakeClock()
+    assert built(text, survey, clock, environ) == "made"
+    about = made[0].arguments
+    assert (about["capacity_pct"], about["memory_mib"], about["mode"], about["clock"]) == (90, 5000, "work-conserving", clock)
+    assert [f.temperature_c for f in about["facts"]()] == [66]
+    if backend == "mps":  # its processes get their device in their own environment
+        assert (about["gpu"], about["data_dir"], environ) == ("GPU-b", Path("data"), {})
+    else:
+        assert (about["index"], environ) == (0, {VISIBLE: "GPU-b"})
