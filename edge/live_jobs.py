@@ -51,7 +51,8 @@ KINDS: dict[type, str] = {
 @dataclass(kw_only=True)
 class LearningParts:
     """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; jobs clone it. require_room: raises
-    StorageError when the disk is to be left alone, so that nothing new is trained."""
+    StorageError when the disk is to be left alone, so that nothing new is trained. retrain_steps: as `edge.jobs.retrain_steps`, where a
+    retraining is done by another process."""
 
     store: Store
     shelf: Shelf
@@ -63,6 +64,7 @@ class LearningParts:
     seed: int = 0
     replay_windows: int = 3
     require_room: Callable[[], None] = no_limit
+    retrain_steps: Callable[..., jobs.Steps[Detector]] = jobs.retrain_steps
 
 
 class LiveJobs:
@@ -174,7 +176,7 @@ class LiveJobs:
         parts, notes = self._parts, list[str]()
         parts.require_room()
         detector = jobs.run_in_lane(
-            jobs.retrain_steps(
+            parts.retrain_steps(
                 parts.samples, parts.shelf.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=parts.replay_windows, config=command.config,
                 seed=self._seed(command.job), timer=spent, on_epoch=partial(self._on_epoch, command), scoring=parts.scoring,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -26,7 +27,7 @@ from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts
 from edge.gpu.choose import Look, build_backend
 from edge.gpu.nvml import DeviceReader, DeviceWatch
 from edge.inference import InferenceWorker
-from edge.jobs import Scoring
+from edge.jobs import Scoring, Steps, retrain_steps
 from edge.journal import Journal
 from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
@@ -60,6 +61,9 @@ from streams.rendered.serve import DEMO_CAMERAS, CameraScript
 from streams.rtsp_process import RtspServerProcess
 from streams.samples import SampleStore
 from streams.url import SourceUrl
+
+if TYPE_CHECKING:
+    from edge.gpu.mps import MpsBackend
 
 log = logging.getLogger("driftbox")
 
@@ -202,7 +206,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
     # One thread per job: two torch threads beside another busy one fall from 28 ms to seconds (OpenMP spinning).
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_S)
-    clock = SystemClock()
+    clock: Clock = SystemClock()
     with ExitStack() as stack:
         folder = stack.enter_context(DataFolder(config.box.data_dir))
         store = stack.enter_context(Store(folder.db_path))
@@ -214,6 +218,9 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         # Before any model is loaded: which GPU this process sees is settled here.
         backend = backend_of(config, clock, gpus.newest)
         stack.callback(backend.close)
+        processes = processes_of(backend)
+        if processes is not None:
+            clock = processes.remote_clock  # a frame costs what its process computed
         shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
@@ -237,6 +244,11 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         tasks = {entry.id: entry.task for entry in config.active_cameras}
         serving = serving_of(config, folder, store, samples, clock)
         stack.callback(serving.close)
+        serve, serve_later = serving.serve, serving.serve_later
+        retrain: Callable[..., Steps[Detector]] = retrain_steps
+        if processes is not None:
+            serve = serve_later = partial(serve_in_process, processes)
+            retrain = processes.retrain_steps
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -253,20 +265,32 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 replay_windows=REPLAY_WINDOWS,
                 require_room=require_room,
                 shadow=shadow_of(config),
-                serve=serving.serve,
-                serve_later=serving.serve_later,
+                serve=serve,
+                serve_later=serve_later,
+                retrain_steps=retrain,
             )  # fmt: skip
         )
         on_news.append(lambda note: runtime.notes.append((clock.utc_s(), note)))
         anew = {entry.id for entry in config.active_cameras if samples.begin(entry.id, entry.task)}
         watched = [
-            watch(entry, config, addresses, runtime, serving.serve_later, anew=entry.id in anew)
-            for entry in config.active_cameras
+            watch(entry, config, addresses, runtime, serve_later, anew=entry.id in anew) for entry in config.active_cameras
         ]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
             devices=gpus.facts,
         )  # fmt: skip
+
+
+def processes_of(backend: ComputeBackend) -> MpsBackend | None:
+    """The backend, when jobs compute in processes of their own."""
+    from edge.gpu.mps import MpsBackend
+
+    return backend if isinstance(backend, MpsBackend) else None
+
+
+def serve_in_process(processes: MpsBackend, trained: Detector, camera_id: str) -> Detector:
+    """Serves a model as trained; `models.serving`'s forms are of this process."""
+    return processes.serve(trained, infer_job(camera_id))
 
 
 def next_window(store: Store, samples: SampleStore) -> int:
