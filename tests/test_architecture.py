@@ -43,7 +43,11 @@ def test_import_arrows_hold() -> None:
 
 #: Classes behind a seam, and who may name them: their own module and family, the wiring, and what exists to look at one of them.
 CONCRETE = {
-    "LaneBackend": {"edge/gpu/lanes.py", "edge/wiring.py", "edge/doctor.py"},
+    "LaneBackend": {"edge/gpu/lanes.py", "edge/gpu/choose.py"},
+    "GreenBackend": {"edge/gpu/green.py", "edge/gpu/choose.py"},
+    "MigBackend": {"edge/gpu/mig.py", "edge/gpu/choose.py"},
+    "MpsBackend": {"edge/gpu/mps.py", "edge/gpu/choose.py"},
+    "NoShares": {"edge/gpu/none.py", "edge/gpu/choose.py"},
     "UltralyticsDetector": {"models/ultralytics_detector.py", "models/zoo.py"},
     "TorchvisionDetector": {"models/torchvision_detector.py", "models/zoo.py"},
 }
