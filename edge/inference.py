@@ -5,14 +5,20 @@ sampler see is the last `Shown`: a frame with the boxes that belong to it.
 
 A model that was replaced stays warm beside the new one for a while. While the new one is watched (its first frames), the old one does
 every frame on which it fails, so that people miss none; when it fails several times in a row the old one is back for good, at once.
+
+The same holds where not the model changes but where it runs (another process, another share, another form): the new carrier takes over
+between two frames, the old one stands in for it while it is watched, and is closed after. What is closed is always out of use: that is
+decided between two frames, by the camera's own thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from configs.errors import JobCancelled, redact
 from edge.clock import Clock
@@ -36,6 +42,20 @@ ERROR_REST_S = 0.5
 WATCHED_FRAMES, FAILURES_IN_A_ROW = 50, 3
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """A detector that holds something besides memory: a process, an engine."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """A detector whose prediction can be broken off from another thread; it then raises."""
+
+    def abandon(self) -> None: ...
+
+
 class NotFinite(Exception):
     """A prediction whose boxes or scores are NaN or infinite; nobody is shown that."""
 
@@ -53,7 +73,8 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class FellBack:
-    """A watched model that failed too often was replaced by the one before it."""
+    """A watched model that failed too often was replaced by the one before it. failed == version: the same model, which goes on where it
+    ran before."""
 
     failed: str
     version: str
@@ -108,6 +129,9 @@ class InferenceWorker:
         self._lane = lane
         self._model = Model(detector=detector, version=version)
         self._previous: Model | None = None
+        self._twin: Model | None = None  # the same version where it ran before, while the new one is watched
+        self._retired: list[Detector] = []  # out of use from the next frame on
+        self._busy_since_s: float | None = None  # inside a prediction of a watched model
         self._replaced_s = 0.0
         self._watched = 0  # frames for which the serving model is still watched
         self._failures = 0  # of it, in a row
@@ -153,11 +177,58 @@ class InferenceWorker:
         with self._lock:
             self._replace(Model(detector=detector, version=version))
 
+    def move(self, detector: Detector, *, instead_of: Detector) -> bool:
+        """The serving version goes on in `detector`, from the next frame on; False: something else than `instead_of` serves by now, and
+        nothing changed."""
+        with self._lock:
+            if self._model.detector is not instead_of:
+                return False
+            self._replace(Model(detector=detector, version=self._model.version))
+            return True
+
+    def serving(self) -> tuple[str, Detector]:
+        """The version that serves, and where."""
+        with self._lock:
+            return self._model.version, self._model.detector
+
     def _replace(self, model: Model) -> None:
-        if model.version != self._model.version:
-            self._previous, self._replaced_s = self._model, self._clock.monotonic_s()
+        """Lock held. Of several carriers in a row the one that has proved itself stays until another has."""
+        before = self._model
+        if model.detector is before.detector:
+            pass
+        elif model.version == before.version:
+            self._retire(before if self._twin else None)
+            self._twin = self._twin or before
+        else:
+            self._retire(self._twin)
+            if self._previous is not None and self._previous.detector is not model.detector:
+                self._retire(self._previous)
+            self._previous, self._twin, self._replaced_s = before, None, self._clock.monotonic_s()
         self._model = self._swapped_to = model
+        self._retired = [d for d in self._retired if d is not model.detector]
         self._watched, self._failures = WATCHED_FRAMES, 0
+
+    def _retire(self, model: Model | None) -> None:
+        if model is not None and isinstance(model.detector, Closable):
+            self._retired.append(model.detector)
+
+    def _close_retired(self) -> None:
+        """Between two frames. Beside the worker, because a process may take its time to end."""
+        with self._lock:
+            retired, self._retired = self._retired, []
+        for detector in retired:
+            threading.Thread(target=close_detector, args=(detector,), name=f"retire-{self.camera.id}", daemon=True).start()
+
+    def break_off(self, *, after_s: float) -> bool:
+        """Ends a prediction of a watched model that has taken `after_s` already, where its detector can be told; the frame is then done
+        by the one before. From any thread; whether it was told."""
+        with self._lock:
+            since_s, detector = self._busy_since_s, self._model.detector
+            hangs = since_s is not None and self._clock.monotonic_s() - since_s >= after_s
+        if not hangs or not isinstance(detector, Abandonable):
+            return False
+        detector.abandon()
+        return True
 
     def kept(self, version: str) -> Detector | None:
         """The warm detector of `version` when it serves, or did before the present one and was not let go yet."""
@@ -169,6 +240,7 @@ class InferenceWorker:
         """Gives the memory of the model before back once it has been out of use for `after_s`."""
         with self._lock:
             if self._clock.monotonic_s() - self._replaced_s >= after_s and self._watched == 0:
+                self._retire(self._previous)
                 self._previous = None
 
     def shadow(self, shadow: Shadow | None) -> None:
@@ -215,6 +287,7 @@ class InferenceWorker:
     def step(self) -> float:
         """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Raises JobCancelled.
         For the worker's own thread (tests call it instead of starting one)."""
+        self._close_retired()
         now_s = self._clock.monotonic_s()
         if self._paused.is_set():
             return LOOK_S
@@ -266,8 +339,9 @@ class InferenceWorker:
     def _answer(self, picture: Picture) -> tuple[Model, Detections]:
         """What is shown of a picture, and by whom: a watched model that fails on it is helped out by the one before."""
         with self._lock:
-            model, stand_in = self._model, self._previous if self._watched else None
+            model, stand_in = self._model, (self._twin or self._previous) if self._watched else None
             self._watched = max(0, self._watched - 1)
+            self._busy_since_s = self._clock.monotonic_s() if stand_in is not None else None
         try:
             found = self._predict(model, picture)
         except JobCancelled:
@@ -275,14 +349,24 @@ class InferenceWorker:
         except Exception as error:
             if stand_in is None:
                 raise
+            self._busy_since_s = None
             self._count_error(error)
             self._failed(model, stand_in)
             return stand_in, self._predict(stand_in, picture)
+        finally:
+            self._busy_since_s = None
         self.last_error = ""
-        with self._lock:
-            if self._model is model:
-                self._failures = 0
+        self._held_its_own(model)
         return model, found
+
+    def _held_its_own(self, model: Model) -> None:
+        with self._lock:
+            if self._model is not model:
+                return
+            self._failures = 0
+            if not self._watched:  # where the model ran before is not needed any more
+                self._retire(self._twin)
+                self._twin = None
 
     def _predict(self, model: Model, picture: Picture) -> Detections:
         found = self.task.shown(self.task.predict(model.detector, [picture], score_min=self._score_min)[0])
@@ -299,7 +383,12 @@ class InferenceWorker:
             if self._failures < FAILURES_IN_A_ROW:
                 return
             self._model = self._swapped_to = stand_in
-            self._previous, self._watched, self._failures = None, 0, 0
+            self._retire(model)
+            if stand_in is self._twin:
+                self._twin = None
+            else:
+                self._previous = None
+            self._watched, self._failures = 0, 0
         reason = f"failed on {FAILURES_IN_A_ROW} live frames in a row: {self.last_error}"
         self.on_fall_back(FellBack(failed=model.version, version=stand_in.version, reason=reason))
 
@@ -328,3 +417,10 @@ class InferenceWorker:
         if self._times_s:  # else nobody was watching yet
             gap_s = now_s - self._times_s[-1]
             self.swaps.append(SwapRecord(version=model.version, at_s=now_s, gap_s=gap_s, interval_s=self._usual_interval_s()))
+
+
+def close_detector(detector: Detector) -> None:
+    """Gives back what a detector that is out of use holds besides memory."""
+    if isinstance(detector, Closable):
+        with contextlib.suppress(Exception):  # whatever it says
+            detector.close()

@@ -64,6 +64,9 @@ DEMAND_HEADROOM = 1.15
 #: (card, section 4.4). A profile measured on the box replaces it when there is one.
 STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.60), (6, 0.42), (8, 0.33))
 
+#: A frame on which a model that has just taken over computes for so long is given to the one before it.
+HANGS_S = 5.0
+
 #: How torch says that memory ran out, on the CPU and on CUDA.
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 
@@ -380,6 +383,8 @@ class BoxRuntime:
         if stream is not None and not stream.candidate:  # what others have missed; a candidate may be on its way
             self._follow_choice(camera_id, entry)
         entry.worker.let_go(after_s=KEPT_WARM_S)
+        if entry.worker.break_off(after_s=HANGS_S):
+            log.warning("%s: the newest model hangs on a live frame; it was told to stop", camera_id)
         cost_s = entry.worker.cost_s()
         if cost_s and _differs(cost_s, entry.profiled_cost_s, entry.fps):
             entry.profiled_cost_s = cost_s
@@ -432,6 +437,10 @@ class BoxRuntime:
         self._help(f"{camera_id}/put-back", functools.partial(self._put_back, camera_id, fell))
 
     def _put_back(self, camera_id: str, fell: FellBack) -> None:
+        if fell.failed == fell.version:  # the model stays what it is; only where it runs does not change
+            text = f"{fell.version} goes on where it ran before: the new place {fell.reason}"
+            self._note_from_anywhere(Note(stream=camera_id, code="hand-over-failed", text=text))
+            return
         try:
             self.parts.shelf.put_back(camera_id, failed=fell.failed, version=fell.version, reason=fell.reason)
         except Exception as error:  # said; the worker serves the old model in any case, and the tick compares again

@@ -1,4 +1,5 @@
 """How a model takes over a camera's live inference: load, build what serves, warm, shadow, admit durably, exchange between two frames.
+By the same steps the model that serves goes on elsewhere (`Swapper.hand_over`): in another process, share or form.
 
 All of it happens beside the model that serves, in a thread of its own; until the exchange nothing has changed, so on any failure the old
 model stays. What was replaced is kept warm (`edge.inference`), so going back to it is one assignment.
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from configs.errors import redact
 from edge.clock import Clock
-from edge.inference import InferenceWorker
+from edge.inference import Abandonable, InferenceWorker, close_detector
 from edge.shadow import FAST_S, OVERTIME, Shadow, ShadowRules, SwapRefused, is_finite
 from edge.shelf import Shelf
 from edge.store.store import Store
@@ -34,6 +36,8 @@ log = logging.getLogger("driftbox")
 SWITCH_S = 0.0005
 #: Seconds for which a model that was replaced stays in memory.
 KEPT_WARM_S = 900.0
+#: Runs on the newest frames before a model meets a live one, and the longest that they may take.
+WARM_RUNS, WARM_S = 2, 60.0
 
 
 @dataclass(kw_only=True)
@@ -57,7 +61,7 @@ class Swapper:
         """The version that is about to take over a camera, None: none."""
         with self._lock:
             attempt = self._under_way.get(stream)
-            return attempt.version if attempt else None
+            return attempt.version if attempt and not attempt.moves else None
 
     def take_over(self, worker: InferenceWorker, command: SwapModel) -> None:
         """Carries out a SwapModel. Raises SwapRefused when the model does not hold its own beside the serving one or is no longer
@@ -65,14 +69,34 @@ class Swapper:
         attempt = self._begin(command.stream, command.version)
         try:
             detector = self._ready(worker, command.stream, command.version, self.serve)
-            if command.shadow and self.rules.frames > 0:
-                self._shadow(worker, command, detector, attempt)
-            attempt.check()
-            # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
-            self.shelf.admit(command.stream, command.version, command.quality, command.reason)
-            worker.swap(detector, command.version)
+            with _given_back(detector, unless=worker.kept(command.version) is detector):
+                if command.shadow and self.rules.frames > 0:
+                    self._shadow(worker, command, detector, attempt)
+                attempt.check()
+                # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
+                self.shelf.admit(command.stream, command.version, command.quality, command.reason)
+                worker.swap(detector, command.version)
         finally:
             self._end(command.stream, attempt)
+
+    def hand_over(self, worker: InferenceWorker, stream: str, make: Callable[[Detector], Detector]) -> None:
+        """The version that serves goes on in what `make` gives, which is told the serving detector: the same model in another process,
+        under another share, in another form. It is warmed with the camera's newest frames and takes over between two frames; where it
+        ran before stands in while the new one is watched, and is closed when that has held its own.
+
+        Raises SwapRefused when it fails or hangs in its first runs, or when a model is about to take over (that one goes first) or did
+        meanwhile, and what `make` raises; nothing has changed then, and what was made is closed."""
+        version, serving = worker.serving()
+        attempt = self._begin(stream, version, moves=True)
+        try:
+            detector = make(serving)
+            with _given_back(detector):
+                self._warm(worker, detector)
+                attempt.check()
+                if not worker.move(detector, instead_of=serving):
+                    raise SwapRefused("another model took over meanwhile", subject=version)
+        finally:
+            self._end(stream, attempt)
 
     def go_back(self, worker: InferenceWorker, stream: str, version: str) -> None:
         """Serves what the database says already (an operator's choice); at once when it is still warm. What was about to take over is
@@ -95,10 +119,13 @@ class Swapper:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _begin(self, stream: str, version: str) -> _Attempt:
-        attempt = _Attempt(version)
+    def _begin(self, stream: str, version: str, *, moves: bool = False) -> _Attempt:
+        attempt = _Attempt(version, moves=moves)
         with self._lock:
-            before, self._under_way[stream] = self._under_way.get(stream), attempt
+            before = self._under_way.get(stream)
+            if moves and before is not None and not before.moves:
+                raise SwapRefused(f"{before.version} is about to take over", subject=version)
+            self._under_way[stream] = attempt
         if before is not None:  # the engine asks for one at a time; a late one must not overtake
             before.stop("another model is to take over")
         return attempt
@@ -116,24 +143,27 @@ class Swapper:
         if warm is not None:
             return warm
         detector = serve(self.shelf.detector(version), stream)
-        self._warm(worker, detector)
+        with _given_back(detector):
+            self._warm(worker, detector)
         return detector
 
     def _warm(self, worker: InferenceWorker, detector: Detector) -> None:
-        """Raises SwapRefused when it throws, gives no numbers, or is so slow that one run would hold up the camera."""
-        shown, cost_s = worker.shown(), worker.cost_s()
-        picture = Picture(image=shown.frame.image, regions=shown.frame.regions) if shown else _grey()
-        try:
-            for _ in range(2):
-                started_s = self.clock.thread_cpu_s()
-                found = worker.task.predict(detector, [picture])[0]
-                needed_s = self.clock.thread_cpu_s() - started_s
-        except Exception as error:
-            raise SwapRefused(f"its first run failed: {redact(f'{type(error).__name__}: {error}')}") from error
-        if not is_finite(found):
+        """Raises SwapRefused when it throws, hangs, gives no numbers, or is so slow that one run would hold up the camera."""
+        runs = _Runs(worker, detector, self.clock)
+        thread = threading.Thread(target=runs.run, name="warm", daemon=True)
+        thread.start()
+        thread.join(WARM_S)
+        if thread.is_alive():
+            if isinstance(detector, Abandonable):
+                detector.abandon()
+            raise SwapRefused(f"its first run gave no answer within {WARM_S:.0f} s")
+        if runs.error is not None:
+            raise SwapRefused(f"its first run failed: {redact(f'{type(runs.error).__name__}: {runs.error}')}") from runs.error
+        if not runs.finite:
             raise SwapRefused("its first run gave numbers that are none (NaN or infinite)")
-        if cost_s is not None and needed_s > OVERTIME * max(10 * FAST_S, self.rules.slow_ratio * cost_s):
-            raise SwapRefused(f"it needs {1000 * needed_s:.0f} ms a frame, the present one {1000 * cost_s:.0f} ms")
+        cost_s = worker.cost_s()
+        if cost_s is not None and runs.needed_s > OVERTIME * max(10 * FAST_S, self.rules.slow_ratio * cost_s):
+            raise SwapRefused(f"it needs {1000 * runs.needed_s:.0f} ms a frame, the present one {1000 * cost_s:.0f} ms")
 
     def _shadow(self, worker: InferenceWorker, command: SwapModel, detector: Detector, attempt: _Attempt) -> None:
         serving = worker.version()
@@ -159,11 +189,44 @@ class Swapper:
         return points[-1].value if points else None
 
 
-class _Attempt:
-    """One model on its way; `stop` from any thread, `check` where it can still turn back."""
+class _Runs:
+    """A model's first runs, on the camera's newest frames, in a thread that may hang. needed_s: CPU time of the last."""
 
-    def __init__(self, version: str) -> None:
-        self.version = version
+    def __init__(self, worker: InferenceWorker, detector: Detector, clock: Clock) -> None:
+        self._worker, self._detector, self._clock = worker, detector, clock
+        self.error: Exception | None = None
+        self.finite, self.needed_s = True, 0.0
+
+    def run(self) -> None:
+        try:
+            for _ in range(WARM_RUNS):
+                shown = self._worker.shown()
+                picture = Picture(image=shown.frame.image, regions=shown.frame.regions) if shown else _grey()
+                started_s = self._clock.thread_cpu_s()
+                found = self._worker.task.predict(self._detector, [picture])[0]
+                self.needed_s = self._clock.thread_cpu_s() - started_s
+            self.finite = is_finite(found)
+        except Exception as error:
+            self.error = error
+
+
+@contextmanager
+def _given_back(detector: Detector, *, unless: bool = False) -> Iterator[None]:
+    """Closes a detector that does not come to serve."""
+    try:
+        yield
+    except BaseException:
+        if not unless:
+            close_detector(detector)
+        raise
+
+
+class _Attempt:
+    """One model on its way; `stop` from any thread, `check` where it can still turn back. moves: it serves already, and goes on
+    elsewhere."""
+
+    def __init__(self, version: str, *, moves: bool = False) -> None:
+        self.version, self.moves = version, moves
         self.shadow: Shadow | None = None
         self._reason = ""
 
