@@ -1,7 +1,7 @@
 """A whole box on two real videos over RTSP: what each job was promised and received, per window. Needs videos and weights.
 
     driftbox bench shares_live VIDEO VIDEO --weights FOLDER [--edge yolov8n@320] [--golden yolo26s@640] [--windows 2] [--window-s 120]
-                               [--capacity 150] [--always] [--json FILE]
+                               [--capacity 150] [--label-frames 20] [--epochs 8] [--always] [--json FILE]
 
 The box runs as `driftbox run` does, in a process of its own; another process serves the videos as two cameras. Printed at the end, from
 the box's database: promised and received share of every job in every window, the part of the time in which it wanted to run, and how
@@ -33,7 +33,7 @@ from tests.support.running_box import RunningBox
 WANTED_FRAC = 0.98
 POLL_S = 2.0
 #: So that a window of two minutes is enough on two cores.
-WINDOW = "label_frames: 10, gate_frames: 5, sample_fps: 1.0, prep_pct: 90"
+WINDOW = "gate_frames: 6, sample_fps: 1.0, prep_pct: 70"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,8 @@ class Setting:
     first_s: float = 40.0
     capacity_pct: int = 150
     always: bool = False
+    label_frames: int = 20
+    epochs: int = 8
     patience_s: float = 900.0
 
 
@@ -81,14 +83,14 @@ def config_of(urls: Sequence[str], weights: Path, setting: Setting) -> str:
     )
     return f"""
 gpus: {{capacity_pct: {setting.capacity_pct}}}
-window: {{seconds: {setting.window_s}, first_seconds: {setting.first_s}, {WINDOW}}}
+window: {{seconds: {setting.window_s}, first_seconds: {setting.first_s}, label_frames: {setting.label_frames}, {WINDOW}}}
 scheduler: {scheduler}
 models:
   serving: trained
   weights_dir: {weights}
   edge: {setting.edge}
   golden: {setting.golden}
-  retrain: [{{name: quick, epochs: 3, batch: 2, layers_frac: 0.3, lr: 0.0005}}]
+  retrain: [{{name: quick, epochs: {setting.epochs}, batch: 2, layers_frac: 0.5, lr: 0.0003}}]
 cameras:
 {cameras}
 """
@@ -166,12 +168,14 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=Setting.windows)
     parser.add_argument("--window-s", type=float, default=Setting.window_s)
     parser.add_argument("--capacity", type=int, default=Setting.capacity_pct)
+    parser.add_argument("--label-frames", type=int, default=Setting.label_frames)
+    parser.add_argument("--epochs", type=int, default=Setting.epochs)
     parser.add_argument("--always", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     setting = Setting(
         edge=args.edge, golden=args.golden, windows=args.windows, window_s=args.window_s, capacity_pct=args.capacity,
-        always=args.always, patience_s=300.0 + 3 * args.windows * args.window_s,
+        always=args.always, label_frames=args.label_frames, epochs=args.epochs, patience_s=300.0 + 3 * args.windows * args.window_s,
     )  # fmt: skip
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
