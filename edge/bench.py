@@ -32,7 +32,8 @@ def _about(script: Path) -> str:
 
 
 def run_benchmark(name: str, arguments: Sequence[str], folder: Path = FOLDER) -> None:
-    """Runs one in a process of its own. Raises UsageError for an unknown name, DriftboxError when it fails."""
+    """Runs one in a process of its own. Raises UsageError for an unknown name, EnvironmentLacking when it
+    says by its exit code 3 that the machine lacks something, DriftboxError when it fails."""
     known = benchmarks(folder)
     if name not in known:
         raise UsageError(f"no benchmark is called '{name}'", subject=name, remedy=f"known: {', '.join(known)}")
@@ -40,5 +41,7 @@ def run_benchmark(name: str, arguments: Sequence[str], folder: Path = FOLDER) ->
     paths = [str(folder.parents[1]), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
+    if done.returncode == EnvironmentLacking.exit_code:
+        raise EnvironmentLacking(f"benchmark {name} cannot run on this machine", subject=name, remedy="see what it printed")
     if done.returncode != 0:
         raise DriftboxError(f"benchmark {name} ended with code {done.returncode}", subject=name, remedy="see what it printed")

@@ -1,0 +1,73 @@
+"""`bench gpu` must run where only torch, torchvision and numpy are installed, and say so where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "tests" / "benchmarks" / "bench_gpu.py"
+
+#: Installed here, absent on the machine with the GPU.
+ABSENT = (
+    "ultralytics", "av", "cv2", "pydantic", "pydantic_core", "typer", "rich", "scipy", "psutil", "sqlite_utils", "fastapi", "yaml",
+    "safetensors", "onnx", "onnxruntime", "openvino", "nncf", "paho", "pynvml", "matplotlib", "prometheus_client", "cryptography",
+)  # fmt: skip
+
+BLOCKED = f"""
+import runpy, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=280,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so_and_exits_3() -> None:
+    done = run()
+    assert done.returncode == 3, done.stderr
+    assert "needs a CUDA GPU" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_sections_run_where_only_torch_torchvision_and_numpy_are(tmp_path: Path) -> None:
+    done = run("--rehearse", "--out", str(tmp_path), "--sections", "facts,change,memory,fluid,precision")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (written,) = tmp_path.glob("gpu-*.json")
+    document = json.loads(written.read_text(encoding="utf-8"))
+    assert document["problems"] == {}
+    sections = {row["section"] for row in document["rows"]}
+    assert sections == {"facts", "change", "memory", "fluid", "precision"}
+    assert all(row["met"] is None for row in document["rows"])  # a rehearsal claims nothing
+    assert "| section | what |" in next(tmp_path.glob("gpu-*.md")).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_an_unknown_section_is_refused() -> None:
+    done = run("--rehearse", "--sections", "nonsense")
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
