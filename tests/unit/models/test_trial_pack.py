@@ -234,7 +234,13 @@ def test_a_checkpoint_is_that_of_the_threads_own_lane() -> None:
     mine, other = device.gates(2)
     current()
     current.enter(mine)
-    thread = threading.Thread(target=lambda: (current.enter(other), current(), current()))
+
+    def elsewhere() -> None:
+        current.enter(other)
+        current()
+        current()
+
+    thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
     current()

@@ -1,0 +1,297 @@
+"""Fluid: the card's examples, and the makespan of an 18-configuration trial group at once, one per core and one by one, as ratios.
+
+Run: driftbox bench fluid [--model mobilenetv2@64] [--rounds 3] [--lanes 2] [--pictures 20] [--epochs 1,3,6] [--examples]
+
+The group is Ekya's (papers/ekya.md section 5): last layers or all layers, data fraction 0.1, 0.5, 1, epochs 5, 15, 30 (here 1, 3, 6):
+18 real trainings of a real network, each a trial of its own, one thread each. Ways, in turns within a round, so that what else the
+machine does hits all alike:
+
+    one-by-one   a lane, the trials in the order given
+    FIFO         a trial per core in the order given: what a tuner does
+    Fluid        the longest first; how many at once is measured during the run (eq. 3.1), one by one where that does not pay
+
+A ratio is taken within a round, and the median over the rounds is printed. Trained weights are compared: they must not depend on the
+way. The load of the machine is printed: where more is running than there are cores, two threads also get twice the part of the machine
+that one gets, so that a gain is to be believed only where one by one has about one CPU second per second. The pictures are drawn; the
+work of an iteration is real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+
+from configs.errors import WeightsError
+from models.detector import Detector
+from models.fake import scripted_image
+from models.labelled import LabelledImage
+from models.retrain import n_used, retrain, student
+from models.tasks.base import Task
+from models.tasks.classification import CLASSIFICATION
+from models.tasks.detection import DETECTION
+from models.trial_pack import PackReport, Piece, run_packed
+from scheduler.fluid import AS_PRINTED, Pool, Trial, fifo, fluid, leftover_widths, packing_gains, plan_group, share_max
+from scheduler.fluid.groups import Report, SuccessiveHalving, group_of
+from scheduler.types import RetrainConfig
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+#: Fluid's published gain, and what is to be reached on two cores where packing pays.
+PAPER, WANTED_FRAC = "10-70 % shorter", 0.30
+WAYS = ("one-by-one", "FIFO", "Fluid")
+
+
+def configurations(epochs: Sequence[int]) -> tuple[RetrainConfig, ...]:
+    return tuple(
+        RetrainConfig(
+            name=f"{layers}-{data_frac:g}-{n}", epochs=n, batch=2, layers_frac=layers_frac, data_frac=data_frac, lr=3e-4
+        )
+        for layers, layers_frac in (("head", 0.1), ("all", 1.0))
+        for data_frac in (0.1, 0.5, 1.0)
+        for n in epochs
+    )
+
+
+# --- one trial --------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """A trial as one piece of work (`models.trial_pack.Piece`)."""
+
+    def __init__(self, serving: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, task: Task) -> None:
+        self.trial, self.doing = config.name, "train"
+        self.detector = student(serving, config, seed=0)
+        self._steps = retrain(self.detector, samples, config, seed=0, task=task, teacher=serving)
+        self.left = config.epochs * n_used(config, len(samples))
+        self.wall_s = self.cpu_s = 0.0
+
+    def step(self) -> bool:
+        wall_s, cpu_s = time.monotonic(), time.thread_time()
+        next(self._steps)
+        self.wall_s += time.monotonic() - wall_s
+        self.cpu_s += time.thread_time() - cpu_s
+        self.left -= 1
+        return self.left > 0
+
+    def digest(self) -> str:
+        state = self.detector.state()
+        return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in sorted(state))).hexdigest()
+
+
+class Queue:
+    """Trials in an order (`models.trial_pack.Work`)."""
+
+    def __init__(self, pieces: Sequence[Training]) -> None:
+        self._waiting, self._running = list(pieces), 0
+
+    def take(self) -> Piece | None:
+        if not self._waiting:
+            return None
+        self._running += 1
+        return self._waiting.pop(0)
+
+    def ended(self, piece: Piece) -> None:
+        self._running -= 1
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting and not self._running
+
+
+class OpenGate:
+    """A lane without a share: the whole machine."""
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        yield
+
+    def checkpoint(self) -> None: ...
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """cpu_s: of each trial; digests: of the trained weights."""
+
+    report: PackReport
+    cpu_s: dict[str, float]
+    digests: dict[str, str]
+
+    @property
+    def cpu_per_wall(self) -> float:
+        return sum(self.cpu_s.values()) / self.report.wall_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    serving: Detector
+    task: Task
+    samples: Sequence[LabelledImage]
+    configs: tuple[RetrainConfig, ...]
+    lanes: int
+
+    def run(self, way: str) -> Run:
+        pieces = [Training(self.serving, self.samples, config, self.task) for config in self.configs]
+        order, lanes, share = list(pieces), self.lanes, None
+        if way == "Fluid":
+            order.sort(key=self._length)
+        elif way == "FIFO":
+            share = self.lanes
+        else:
+            lanes = 1
+        gates = [OpenGate() for _ in range(lanes)]
+        report = run_packed(Queue(order), gates, share=share, thread_start=lambda: torch.set_num_threads(1))
+        return Run(
+            report=report,
+            cpu_s={piece.trial: piece.cpu_s for piece in pieces},
+            digests={piece.trial: piece.digest() for piece in pieces},
+        )
+
+    def _length(self, piece: Training) -> tuple[float, str]:
+        """What is known before anything was measured: iterations, and that a backward pass through all layers takes twice more."""
+        config = next(c for c in self.configs if c.name == piece.trial)
+        return -piece.left * (1 + 2 * config.layers_frac), piece.trial
+
+
+def loaded(name: str, weights: Path) -> tuple[Detector, Task]:
+    """The wanted classifier, or the built-in detector where its weights are missing."""
+    os.environ.setdefault("DRIFTBOX_WEIGHTS", str(weights))
+    if name.startswith("tinydet"):
+        return DETECTION.load(name), DETECTION
+    try:
+        return CLASSIFICATION.load(name), CLASSIFICATION
+    except WeightsError as error:
+        print(f"({name}: {error}; tinydet-edge instead)")
+        return DETECTION.load("tinydet-edge"), DETECTION
+
+
+def measure(bench: Bench, rounds: int) -> None:
+    first = bench.run("one-by-one")  # warms up, and says what each trial takes
+    found: dict[str, list[Run]] = {way: [] for way in WAYS}
+    for number in range(rounds):
+        for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
+            found[way].append(bench.run(way))
+        line = ", ".join(f"{way} {found[way][-1].report.wall_s:.1f} s" for way in WAYS)
+        print(f"round {number + 1}: {line}; load {os.getloadavg()[0]:.1f}", flush=True)
+    base = found["one-by-one"]
+    print(f"\n{'way':<12}{'wall s':>8}{'ratio to one-by-one':>21}{'CPU-s per s':>13}{'at once':>9}")
+    for way in WAYS:
+        runs = found[way]
+        ratio = statistics.median(r.report.wall_s / b.report.wall_s for r, b in zip(runs, base, strict=True))
+        wall_s, rate = (statistics.median(x) for x in ([r.report.wall_s for r in runs], [r.cpu_per_wall for r in runs]))
+        print(f"{way:<12}{wall_s:>8.1f}{ratio:>21.2f}{rate:>13.2f}{'/'.join(str(r.report.share_max) for r in runs):>9}")
+    by_fifo = statistics.median(
+        r.report.wall_s / b.report.wall_s for r, b in zip(found["Fluid"], found["FIFO"], strict=True)
+    )  # fmt: skip
+    shorter = 1 - statistics.median(r.report.wall_s / b.report.wall_s for r, b in zip(found["Fluid"], base, strict=True))
+    print(
+        f"\nFluid against one by one: {shorter:+.0%} shorter (published: {PAPER}; to reach: {WANTED_FRAC:.0%} where packing pays)"
+    )
+    print(f"Fluid against FIFO: ratio {by_fifo:.2f}")
+    for run in found["Fluid"]:
+        gains = ", ".join(f"O^{p} {gain:.2f}" for p, gain in enumerate(run.report.gains, start=2))
+        print(f"  measured in the run: {gains or 'nothing'}; alpha {run.report.alpha:.2f}, c {run.report.share_max}")
+    every = [run.digests for runs in found.values() for run in runs]
+    print(f"trained weights the same whatever the way: {all(d == first.digests for d in every)}")
+    _predicted(first, found["Fluid"][-1].report, bench.lanes)
+
+
+def _predicted(alone: Run, packed: PackReport, lanes: int) -> None:
+    """What the pure model says of the group on one device, from what each trial takes alone and the alpha that was measured."""
+    trials = [Trial(id=name, h_s=seconds, alpha=packed.alpha) for name, seconds in alone.cpu_s.items()]
+    plan = plan_group(trials, Pool(gpus=1, share_max=min(lanes, packed.share_max)))
+    shown = ", ".join(f"{way} {seconds / plan.makespan_s['one-by-one']:.2f}" for way, seconds in plan.makespan_s.items())
+    print(f"predicted ratios, one device: {shown} -> {plan.way}")
+
+
+# --- the card ---------------------------------------------------------------------------------------------------------
+
+
+def examples() -> None:
+    """Section 9 of papers/fluid.md, computed now."""
+    rows = list(_examples())
+    print(f"{'example':<46}{'card':>24}{'here':>24}")
+    for name, card, here in rows:
+        print(f"{name:<46}{card:>24}{here:>24}{'' if card == here else '   DIFFERS'}")
+
+
+def _examples() -> Iterator[tuple[str, str, str]]:
+    toy, pool = _trials(4, 4, 12, 30), Pool(gpus=5, share_max=2, width_max=4)
+    course = fluid(toy, pool, AS_PRINTED)
+    yield "F1 widths", "1/2 1/2 1 3", " ".join(str(course.stages[t.id][0].width) for t in toy)
+    yield "F1 makespan, FIFO", "12 30", _numbers(course.makespan_s, fifo(toy, 5).makespan_s)
+    over = [replace(t, alpha=1.2, beta=1.1) for t in toy]
+    yield "F1 with alpha 1.2, beta 1.1", "12.1", _numbers(fluid(over, pool, AS_PRINTED).makespan_s)
+    six, two = _trials(6, 5, 4, 3, 2, 1), Pool(gpus=2, share_max=2)
+    slower = [replace(t, alpha=1.3) for t in six]
+    shelves = (fluid(six, two, AS_PRINTED), fluid(slower, two, AS_PRINTED), fifo(six, 2))
+    yield "F2 makespan, with alpha 1.3, FIFO", "6 7.8 11", _numbers(*(c.makespan_s for c in shelves))
+    times = [100.0, 120.0, 150.0, 210.0]
+    gains = [str(Fraction(g).limit_denominator(100)) for g in packing_gains(times)]
+    yield "F3 O^2 O^3 O^4, c", "2/5 1/6 -1/20 3", f"{' '.join(gains)} {share_max(times, gain_min=0.1)}"
+    yield "F5 successive halving, FIFO", "5.5 11", _numbers(*_halving())
+    rounding, narrow = _trials(199, 1), Pool(gpus=2, share_max=2, width_max=2)
+    wide = fluid(rounding, narrow, AS_PRINTED, widths=leftover_widths(rounding, narrow, AS_PRINTED))
+    yield (
+        "F6 StaticFluid, with the leftover pass",
+        "199 100.5",
+        _numbers(fluid(rounding, narrow, AS_PRINTED).makespan_s, wide.makespan_s),
+    )
+
+
+def _trials(*h_s: float) -> list[Trial]:
+    return [Trial(id=f"t{i}", h_s=h) for i, h in enumerate(h_s)]
+
+
+def _numbers(*values: float) -> str:
+    return " ".join(f"{value:.4g}" for value in values)
+
+
+def _halving() -> tuple[float, float]:
+    tuner, pool = SuccessiveHalving(trials=tuple(f"t{i}" for i in range(9)), r=1), Pool(gpus=4, share_max=2, width_max=4)
+    told: list[Report] = []
+    ours = theirs = 0.0
+    while asks := tuner.ask(told):
+        group = group_of("rung", asks, {a.trial: 1.0 for a in asks})
+        ours += fluid(group.trials, pool, AS_PRINTED).makespan_s
+        theirs += fifo(group.trials, pool.gpus).makespan_s
+        told += [Report(trial=a.trial, budget=a.budget, score=-int(a.trial[1:])) for a in asks]
+    return ours, theirs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="mobilenetv2@64", help="a classifier, or tinydet-edge")
+    parser.add_argument("--weights", type=Path, default=DATA / "weights")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lanes", type=int, default=2, help="most trials at once")
+    parser.add_argument("--pictures", type=int, default=20)
+    parser.add_argument("--epochs", default="1,3,6", help="three numbers, for the card's 5, 15 and 30")
+    parser.add_argument("--examples", action="store_true", help="only the card's examples")
+    options = parser.parse_args()
+    examples()
+    if options.examples:
+        return
+    torch.set_num_threads(1)
+    serving, task = loaded(options.model, options.weights)
+    pictures = [LabelledImage(image=image, labels=labels) for image, labels in map(scripted_image, range(options.pictures))]
+    configs = configurations([int(n) for n in options.epochs.split(",")])
+    cores = len(os.sched_getaffinity(0))
+    print(f"\n{serving.spec.arch}@{serving.spec.input_px}: {len(configs)} trials on {options.pictures} pictures; {cores} cores")
+    bench = Bench(serving=serving, task=task, samples=pictures, configs=configs, lanes=options.lanes)
+    measure(bench, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
