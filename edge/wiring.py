@@ -24,7 +24,8 @@ from edge import calibrate
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts
-from edge.gpu.choose import Look, build_backend
+from edge.gpu.choose import Look, build_backend, clock_for
+from edge.gpu.device_clock import DeviceClock
 from edge.gpu.nvml import DeviceReader, DeviceWatch
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring, Steps, retrain_steps
@@ -206,7 +207,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
     # One thread per job: two torch threads beside another busy one fall from 28 ms to seconds (OpenMP spinning).
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_S)
-    clock: Clock = SystemClock()
+    clock = clock_for(config.gpus, SystemClock())
     with ExitStack() as stack:
         folder = stack.enter_context(DataFolder(config.box.data_dir))
         store = stack.enter_context(Store(folder.db_path))
@@ -393,12 +394,14 @@ def label_once(task_name: str, golden: Detector) -> None:
 
 
 def cost_s(work: Callable[[], object], clock: Clock) -> float:
-    """CPU seconds of a piece of work on a plain picture: good enough to begin with, replaced by measurement while running."""
+    """Seconds of compute of a piece of work on a plain picture: good enough to begin with, replaced by measurement while running. On a
+    GPU nobody else works yet, and an answer is there when the device is done: the time that passes is the device's."""
+    now_s = clock.monotonic_s if isinstance(clock, DeviceClock) else clock.thread_cpu_s
     costs = []
     for _ in range(4):
-        started_s = clock.thread_cpu_s()
+        started_s = now_s()
         work()
-        costs.append(clock.thread_cpu_s() - started_s)
+        costs.append(now_s() - started_s)
     return max(1e-4, min(costs[1:]))
 
 
@@ -456,7 +459,7 @@ def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, fl
     box runs on the folder: it would be measured too), WeightsError, JobError."""
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_S)
-    clock = SystemClock()
+    clock = clock_for(config.gpus, SystemClock())
     with DataFolder(config.box.data_dir) as folder:
         # A box that may give away less than one core or GPU is measured as if it had a whole one: speed is relative to that.
         # (A partition of a GPU cannot be made whole.)

@@ -46,7 +46,7 @@ CONCRETE = {
     "LaneBackend": {"edge/gpu/lanes.py", "edge/gpu/choose.py"},
     "GreenBackend": {"edge/gpu/green.py", "edge/gpu/choose.py"},
     "MigBackend": {"edge/gpu/mig.py", "edge/gpu/choose.py"},
-    "MpsBackend": {"edge/gpu/mps.py", "edge/gpu/choose.py"},
+    "MpsBackend": {"edge/gpu/mps.py", "edge/gpu/choose.py", "edge/wiring.py"},
     "NoShares": {"edge/gpu/none.py", "edge/gpu/choose.py"},
     "UltralyticsDetector": {"models/ultralytics_detector.py", "models/zoo.py"},
     "TorchvisionDetector": {"models/torchvision_detector.py", "models/zoo.py"},

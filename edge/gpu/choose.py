@@ -17,6 +17,7 @@ from configs.schema import GpusSection
 from edge.clock import Clock
 from edge.gpu.base import ComputeBackend, DeviceFacts
 from edge.gpu.device import Device
+from edge.gpu.device_clock import DeviceClock, timed
 from edge.gpu.nvml import Gpu, MigInstance, Survey
 from scheduler.pacing import PacingMode
 
@@ -131,6 +132,12 @@ def build_backend(
     return _on_gpu(gpus, clock, look)
 
 
+def clock_for(gpus: GpusSection, clock: Clock) -> Clock:
+    """The clock by which the box's jobs are measured: on a GPU, what a thread cost is what the device spent on it. To be given to
+    `build_backend`. (`mps` brings its own, which knows the jobs' processes.)"""
+    return DeviceClock(clock) if gpus.device == "cuda" and gpus.backend != "mps" else clock
+
+
 def mode_of(gpus: GpusSection) -> PacingMode:
     return "work-conserving" if gpus.work_conserving else "capped"
 
@@ -161,7 +168,7 @@ def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
     from edge.gpu.executor import Executor
     from edge.gpu.none import NoShares
 
-    device = cuda_device(gpus, clock, lambda: facts_of(gpus, look))
+    device = timed(cuda_device(gpus, clock, lambda: facts_of(gpus, look)), clock)
     if gpus.backend == "none":
         return NoShares(device, capacity_pct=gpus.capacity_pct, clock=clock)
     return Executor(
@@ -177,7 +184,9 @@ def _in_partition(
     from edge.gpu.mig import MigBackend, Part
 
     _see_only(part.uuid, environ)
-    device = cuda_device(gpus, clock, lambda: facts_of(gpus, look))
+    device = timed(cuda_device(gpus, clock, lambda: facts_of(gpus, look)), clock)
+    if isinstance(clock, DeviceClock):
+        clock.part = part.size_pct / 100.0
     inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=gpus.max_lanes, clock=clock)
     one = Part(id=part.uuid, name=part.name, size_pct=part.size_pct, memory_mib=device.memory_mib, inside=inside)
     return MigBackend([one], clock=clock, facts=lambda: facts_of(gpus, look), capacity_pct=gpus.capacity_pct)
@@ -200,10 +209,12 @@ def cuda_device(gpus: GpusSection, clock: Clock, facts: Callable[[], tuple[Devic
 def _green(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
     from edge.gpu.green import GreenBackend
 
-    return GreenBackend(
+    made = GreenBackend(
         index=0, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), memory_mib=gpus.memory_mib, clock=clock,
         facts=lambda: facts_of(gpus, look),
     )  # fmt: skip
+    made.device = timed(made.device, clock)
+    return made
 
 
 def _mps(gpus: GpusSection, gpu: Gpu, data_dir: Path, clock: Clock, look: Look) -> ComputeBackend:

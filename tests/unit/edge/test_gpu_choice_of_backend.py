@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -156,17 +157,18 @@ def test_green_and_mps_are_built_for_the_configured_gpu(backend: str, where: str
     module, _, name = where.rpartition(".")
     real = inspect.signature(getattr(importlib.import_module(module), name).__init__)
     made: list[inspect.BoundArguments] = []
+    answer = SimpleNamespace(device=object())
 
-    def make(*given: object, **named: object) -> str:
+    def make(*given: object, **named: object) -> object:
         made.append(real.bind(None, *given, **named))
-        return "made"
+        return answer
 
     monkeypatch.setattr(where, make)
     environ: dict[str, str] = {}
     survey = survey_of(FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", temperature_c=66))
     text = f"{{device: cuda, index: 1, backend: {backend}, capacity_pct: 90, memory_mib: 5000, work_conserving: true}}"
     clock = FakeClock()
-    assert built(text, survey, clock, environ) == "made"
+    assert built(text, survey, clock, environ) is answer
     about = made[0].arguments
     assert (about["capacity_pct"], about["memory_mib"], about["mode"], about["clock"]) == (90, 5000, "work-conserving", clock)
     assert [f.temperature_c for f in about["facts"]()] == [66]
