@@ -14,14 +14,14 @@ from scheduler.salus.policies import POLICIES
 from scheduler.salus.simulate import SimJob, SimOutcome, SimResult, SimRules, simulate
 from scheduler.salus.types import MemoryNeed, Role
 
-#: A table is made for each of them.
-MAX_EVENTS = 5_000
+#: A table is made and told for each of them.
+MAX_EVENTS = 1_000
 #: Jobs for which `--explain` tries every number of lanes, which costs the cube of it.
 MAX_CAPS = 150
-#: More than any device holds.
-MAX_JOBS = 500
+#: As many as the paper's trace has.
+MAX_JOBS = 100
 #: The simulation takes a step for each.
-MAX_ITERATIONS = 50_000
+MAX_ITERATIONS = 20_000
 
 Mib = Annotated[float, Field(ge=0, le=1e9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
@@ -70,7 +70,7 @@ class OrderJobInput(Strict):
     arrives_s: Seconds = 0.0
     gap_s: Seconds = Field(0.0, description="from the end of one until the next is asked for")
     role: Role = "learn"
-    share_pct: float = Field(1.0, gt=0, le=100, description="weight under fair, share under plan")
+    share_pct: float = Field(1.0, ge=0.001, le=100, description="weight under fair, share under plan")
     need: NeedInput | None = Field(None, description="declared memory; null: none, of a job that needs none")
     truth: NeedInput | None = Field(None, description="what it really needs; null: what it declares")
     leak_mib: Mib = Field(0.0, description="kept more after each iteration")
