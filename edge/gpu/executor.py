@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,21 +275,28 @@ class Executor:
 
     def _end(self, lane: ExecutorLane, *, measured: bool) -> None:
         with self._lock:
-            now_s = self.clock.monotonic_s()
-            if lane._runs:  # else cancelled at a checkpoint: charged there
-                self._charge(lane, now_s, done=True)
-            place, lane._inside, lane._holds = lane._holds, False, None
-            if place is not None and self._holders.get(place) is lane:
-                del self._holders[place]
-            self._tenants.end(lane._key, now_s)
-            lane._account = replace(lane._account, iterations=lane._account.iterations + 1)
-            if lane._closed:
-                self._let_go(lane, now_s)
-                return
-            self._pacer.rest(lane.job, now_s)
-            if measured:
-                self._learn_memory(lane, now_s)
-            self._pass_on(place, now_s)
+            handed_on = self._ended(lane, measured=measured)
+        if handed_on:
+            # The one who was woken needs Python's lock, which this thread would keep for the interpreter's switch interval.
+            time.sleep(0)
+
+    def _ended(self, lane: ExecutorLane, *, measured: bool) -> bool:
+        """Whether somebody was woken to take the lane."""
+        now_s = self.clock.monotonic_s()
+        if lane._runs:  # else cancelled at a checkpoint: charged there
+            self._charge(lane, now_s, done=True)
+        place, lane._inside, lane._holds = lane._holds, False, None
+        if place is not None and self._holders.get(place) is lane:
+            del self._holders[place]
+        self._tenants.end(lane._key, now_s)
+        lane._account = replace(lane._account, iterations=lane._account.iterations + 1)
+        if lane._closed:
+            self._let_go(lane, now_s)
+            return True
+        self._pacer.rest(lane.job, now_s)
+        if measured:
+            self._learn_memory(lane, now_s)
+        return self._pass_on(place, now_s)
 
     def _checkpoint(self, lane: ExecutorLane) -> None:
         lane._seat.settle()
@@ -446,14 +454,16 @@ class Executor:
             if lane._runs:
                 self._charge(lane, now_s, done=False)
 
-    def _pass_on(self, place: int | None, now_s: float) -> None:
-        """A lane is free: wakes whose turn it is. Those whose share does not allow it yet wake by themselves."""
-        if place is not None and place not in self._holders:
-            following = self._pick(place, now_s)
-            if following is not None and following._waits:
-                self._notify(following)
+    def _pass_on(self, place: int | None, now_s: float) -> bool:
+        """A lane is free: wakes whose turn it is, and says whether there was somebody. Those whose share does not allow it yet wake by
+        themselves."""
+        following = self._pick(place, now_s) if place is not None and place not in self._holders and self._queue else None
+        woken = following is not None and following._waits
+        if following is not None and woken:
+            self._notify(following)
         if self._pacer.mode == "work-conserving":  # somebody rests: others may start earlier than they thought
             self._wake_all()
+        return woken
 
     def _wake_those_who_give_way(self) -> None:
         for lane in self._lanes.values():
