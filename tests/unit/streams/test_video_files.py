@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,12 @@ def test_index_is_the_files_own(clip: Path, every: int, start: int, stop: int | 
 
 def test_only_the_frames_that_are_asked_for_become_pictures(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    monkeypatch.setattr("streams.video.to_rgb", lambda frame, **how: made.append(1) or np.zeros((2, 2, 3), np.uint8))
+
+    def picture(frame: object, **how: int) -> np.ndarray:
+        made.append(1)
+        return np.zeros((2, 2, 3), np.uint8)
+
+    monkeypatch.setattr("streams.video.to_rgb", picture)
     found = read_frames(clip, start=3, stop=20, only={1, 3, 11, 19, 22})
     assert [index for index, _ in found] == [3, 11, 19]
     assert len(made) == 3
@@ -133,6 +139,6 @@ def test_a_corrupt_middle_costs_frames_but_does_not_end_the_video(tmp_path: Path
 
 
 @pytest.mark.parametrize("arguments", [{"every": 0}, {"start": -1}])
-def test_a_senseless_range_is_refused_at_once(clip: Path, arguments: dict[str, int]) -> None:
+def test_a_senseless_range_is_refused_at_once(clip: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="read_frames needs"):
         read_frames(clip, **arguments)
