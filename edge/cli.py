@@ -162,12 +162,12 @@ def calibrate(
         found = calibrate_box(loaded, quick=quick, progress=lambda what, done_frac: bar.set(round(100 * done_frac)))
     if json:
         print_json(found.model_dump(mode="json"))
-        return
-    columns, rows = table(found)
-    print_table(columns, rows)
-    say(f"speed for plans, {found.known} known: " + ", ".join(f"{x:g} % -> {y:.3f}" for x, y in found.speed))
-    if found.problem:
-        say(f"plans will not use it: {found.problem}")
+    else:
+        columns, rows = table(found)
+        print_table(columns, rows)
+        say(f"speed for plans, {found.known} known: " + ", ".join(f"{x:g} % -> {y:.3f}" for x, y in found.speed))
+        if found.problem:
+            say(f"plans will not use it: {found.problem}")
     raise typer.Exit(1 if found.problem else 0)
 
 
