@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from configs.catalog import retrain_of
-from configs.errors import ConfigError, StorageError
+from configs.errors import ConfigError, JobError, StorageError
 from configs.schema import BoxConfig, CameraEntry
 from edge import calibrate
 from edge.box_status import RuntimeStatus
@@ -271,6 +271,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 retrain_steps=retrain,
             )  # fmt: skip
         )
+        if processes is not None:
+            processes.hand_over = partial(hand_over, runtime)
         on_news.append(lambda note: runtime.notes.append((clock.utc_s(), note)))
         anew = {entry.id for entry in config.active_cameras if samples.begin(entry.id, entry.task)}
         watched = [
@@ -294,9 +296,23 @@ def serve_in_process(processes: MpsBackend, trained: Detector, camera_id: str) -
     return processes.serve(trained, infer_job(camera_id))
 
 
+def hand_over(runtime: BoxRuntime, job: str, make: Callable[[Detector], Detector]) -> None:
+    """Lets a camera's model go on in another process. Raises SwapRefused, and JobError for a job that serves no camera."""
+    camera_id = next((camera_id for camera_id in runtime.watched if infer_job(camera_id) == job), None)
+    if camera_id is None:
+        raise JobError(f"{job} serves no camera", subject=job)
+    runtime.swapper.hand_over(runtime.watched[camera_id].worker, camera_id, make)
+
+
 def next_window(store: Store, samples: SampleStore) -> int:
     """After a restart a new window begins; the samples of the interrupted one are what it learns from."""
     return max(store.next_window(), samples.newest_window() + 1)
+
+
+def serving_form(config: BoxConfig) -> str:
+    """`models.serving`; on a GPU `auto` is the trained model: forms are compared by the time of cores, and most of them run there."""
+    on_gpu = device_of_models(config) == "cuda"
+    return "trained" if on_gpu and config.models.serving == "auto" else config.models.serving
 
 
 def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: SampleStore, clock: Clock) -> Serving:
@@ -314,7 +330,7 @@ def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: Sam
             store.add_note(clock.utc_s(), "serving", text, stream=camera_id)
 
     return Serving(
-        config.models.serving, folder.root / "forms", newest=newest, task_of=lambda camera_id: task_of(tasks[camera_id]), tell=tell,
+        serving_form(config), folder.root / "forms", newest=newest, task_of=lambda camera_id: task_of(tasks[camera_id]), tell=tell,
         build_s=config.models.serving_build_s,
     )  # fmt: skip
 

@@ -203,3 +203,12 @@ def test_the_goldens_go_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.zoo.load_detector", load)
     wiring.load_goldens(config_of("gpus: {device: cuda}\nmodels: {golden: big}"))
     assert asked == [("big", "cuda")]
+
+
+def test_on_a_gpu_the_trained_model_serves_unless_a_form_is_named() -> None:
+    asked = ("{}", "{serving: openvino}")
+    assert [wiring.serving_form(config_of(f"models: {models}")) for models in asked] == ["auto", "openvino"]
+    on_gpu = [
+        wiring.serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {models}")) for models in ("{}", "{serving: tensorrt}")
+    ]
+    assert on_gpu == ["trained", "tensorrt"]
