@@ -6,11 +6,15 @@ brought up to date now and then, before a lane closes, and when the window ends,
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from configs.errors import redact
 from edge.gpu.base import ShareReport
+
+log = logging.getLogger("driftbox")
 
 #: A book that was not brought up to date for longer than backends remember has a gap; what is kept says how long it covers.
 UPDATE_S = 5.0
@@ -43,6 +47,7 @@ class ShareBook:
         self._report = report
         self._seen_s = now_s
         self._sums: dict[str, _Sum] = {}
+        self._failed = False
         self._lock = threading.Lock()
 
     def update(self, now_s: float, *, at_least_s: float = LEAST_S) -> None:
@@ -64,8 +69,15 @@ class ShareBook:
         elapsed_s = now_s - self._seen_s
         if elapsed_s < at_least_s:
             return
-        self._seen_s = now_s
-        for job, report in self._report(elapsed_s).items():
+        try:
+            reports = self._report(elapsed_s)
+        except Exception as error:  # a device that is gone, say: accounts must not end the jobs they are about
+            if not self._failed:
+                log.warning("what jobs received is not known: %s", redact(f"{type(error).__name__}: {error}"))
+            self._failed = True
+            return  # the next update covers this time, as far as the backend remembers
+        self._seen_s, self._failed = now_s, False
+        for job, report in reports.items():
             if report.span_s > 0:
                 self._sums.setdefault(job, _Sum()).add(report)
 

@@ -82,6 +82,27 @@ def test_updates_in_quick_succession_and_from_the_past_count_nothing_twice() -> 
     assert job.span_s == pytest.approx(10.0)
 
 
+def test_a_backend_that_cannot_report_is_said_once_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    told.rates = {"a": (50.0, 40.0, 100.0)}
+    broken = [True]
+
+    def report(span_s: float) -> dict[str, ShareReport]:
+        if broken[0]:
+            raise RuntimeError("the GPU at rtsp://user:hunter2@host/ is lost")
+        return told.report(span_s)
+
+    book = ShareBook(report, told.now_s)
+    for told.now_s in (106.0, 112.0):
+        book.update(told.now_s)
+    assert caplog.text.count("what jobs received is not known") == 1
+    assert "hunter2" not in caplog.text
+    broken[0] = False
+    told.now_s = 120.0
+    (job,) = book.close_window(120.0)
+    assert (job.span_s, job.received_pct) == (pytest.approx(20.0), pytest.approx(40.0))
+
+
 def test_a_job_that_was_promised_and_took_nothing_is_not_listed() -> None:
     told = Told()
     book = ShareBook(told.report, told.now_s)
