@@ -30,11 +30,12 @@ from torch import nn
 
 from configs.errors import JobError
 from models.augment import Augmentation, augmented
-from models.detector import Detector
+from models.detector import Detector, YieldPoint
 from models.labelled import LabelledImage, presence_of
 from models.precision import Precision, Updates, device_of, is_measured, measure_cpu, precision_of
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
+from models.torch_support import yielding_in_training
 from scheduler.types import RetrainConfig
 
 __all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "n_replayed", "retrain", "settle_precision", "student"]
@@ -99,6 +100,7 @@ def retrain(
     task: Task = DETECTION,
     teacher: Detector | None = None,
     precision: Precision | None = None,
+    yield_point: YieldPoint | None = None,
 ) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
@@ -107,6 +109,8 @@ def retrain(
     micro_batch: images per iteration; memory and the length of one iteration grow with it, the result does not change.
     teacher: whose answers config.distill keeps, not changed (default: a copy of `detector` as it is at the first `next`).
     precision: what to compute in (default: what pays on the detector's device).
+    yield_point: called between layers, forward and backward (`models.torch_support.yielding_in_training`), so that a frame need not wait
+    for a whole micro-batch; the result does not change. What it raises ends the training.
     Raises JobError: 'no_data' without samples, 'nan' when the loss or a gradient is not finite, 'out_of_memory';
     ValueError for a configuration out of range.
     """
@@ -116,6 +120,7 @@ def retrain(
     run = _Run(
         detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task,
         teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers()), detector.spec.arch),
+        yield_point=yield_point,
     )  # fmt: skip
     return run.steps(samples, replay)
 
@@ -190,11 +195,12 @@ class _Run:
 
     def __init__(
         self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task,
-        teacher: Detector | None, precision: Precision,
+        teacher: Detector | None, precision: Precision, yield_point: YieldPoint | None = None,
     ) -> None:  # fmt: skip
         self._detector, self._config, self._micro_batch = detector, config, micro_batch
         self._augmentation, self._task = augmentation, task
         self._teacher, self._precision = teacher, precision
+        self._yield_point = yield_point
         self._rng = np.random.default_rng(seed)
         self._done, self._skipped = 0, 0
 
@@ -242,12 +248,13 @@ class _Run:
         """Adds the gradients of a micro-batch, weighted by its part of the batch. Returns its mean loss per image."""
         changed = [augmented(sample, self._augmentation, self._rng) for sample in micro]
         try:
-            with self._precision.forward():
-                loss = self._loss(changed, distils)
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise JobError(f"the training loss became {value}", subject=self._config.name, remedy=_LOWER_LR, code="nan")
-            updates.backward(loss * batch_frac)
+            with yielding_in_training(self._detector.trainable_layers(), self._yield_point):
+                with self._precision.forward():
+                    loss = self._loss(changed, distils)
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    raise JobError(f"the training loss became {value}", subject=self._config.name, remedy=_LOWER_LR, code="nan")
+                updates.backward(loss * batch_frac)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise self._out_of_memory() from error
         except RuntimeError as error:

@@ -44,7 +44,8 @@ def retrain_steps(
     )
     detector = student(serving, config, seed=seed)
     started_s = timer()
-    for step in retrain(detector, train, config, seed=seed, replay=replay, task=task, teacher=serving):
+    steps = retrain(detector, train, config, seed=seed, replay=replay, task=task, teacher=serving, yield_point=yield_point)
+    for step in steps:
         if step.epoch_loss is not None:
             gpu_s, quality = timer() - started_s, None
             if scoring is not None and step.epoch == half_way(config.epochs):
