@@ -7,8 +7,9 @@ What holds a share are two things, one on top of the other:
 
 MPS alone does not keep shares: a percentage is a cap, and it cannot be changed. The tokens make a new share hold from the next iteration
 on, and to the point; the percentage keeps one job's kernels from taking the whole GPU meanwhile, and follows by a *standby*: a process
-with the new percentage is made, loads the same model, sees the last real frames, and takes over between two of them (`RemoteDetector`).
-On failure the old process stays. Percentages have steps with slack (`next_pct`), so small changes of the plan cost no process.
+with the new percentage is made and loads the same model; `edge.swapping` warms it with real frames and lets it take over between two
+of them (`hand_over`). On failure the old process stays. Percentages have steps with slack (`next_pct`): small changes of the plan cost
+no process.
 
 A second of a client of 30 pct counts as 0.3 GPU-seconds: what it could not use was free for others.
 
@@ -73,10 +74,15 @@ UNKNOWN_MIB = 8192.0
 CONTEXT_MIB, LIMIT_FACTOR = 768.0, 1.25
 #: Seconds between two looks at idle processes; before a standby that failed is tried again.
 BEAT_S, RETRY_S = 5.0, 30.0
+#: A detector that was used so shortly after another took its place is not taken for the one that serves.
+JUST_MOVED_S = 5.0
 #: Faults on the device that a model's process may be the first to report within `POISONED_S`.
 POISONED_MAX, POISONED_S = 3, 600.0
 #: What a change of share is taken to cost before one was measured: the issue's limit for a standby, and a model's load.
 GUESSED = ChangeCost(settle_s=5.0, gpu_s=0.5, blind_s=0.0)
+
+#: (job, what makes the new place of the detector that serves it). Raises DriftboxError when the old one goes on.
+HandOver = Callable[[str, Callable[[Detector], Detector]], None]
 
 
 def next_pct(current_pct: float | None, share_pct: float, step_pct: int = STEP_PCT) -> float:
@@ -202,7 +208,10 @@ class MpsBackend(Executor):
         self._changes: deque[tuple[float, float]] = deque(maxlen=20)
         self._retry_s: dict[str, float] = {}
         self._beat_s = beat_s
+        self._moved_s: weakref.WeakKeyDictionary[RemoteDetector, float] = weakref.WeakKeyDictionary()
         self._wake, self._over = threading.Event(), False
+        #: Lets a job's model go on elsewhere (`edge.swapping.Swapper.hand_over`); None: percentages stay as they are.
+        self.hand_over: HandOver | None = None
         self.daemon = daemon or MpsDaemon(runtime_root(data_dir, gpu), gpu=gpu, owner=str(data_dir.absolute()))
         self._make_room()
         self.daemon.start()
@@ -332,14 +341,14 @@ class MpsBackend(Executor):
             self._workers[job].add(worker)
         return worker, Settings(env=env, device=self._device, client=self._client)
 
-    def _process_for(self, job: str, model: ModelFile, pct: float | None = None) -> WorkerProcess:
+    def _process_for(self, job: str, model: ModelFile) -> WorkerProcess:
         reported = self._poisoned[model.path]
         if len(reported) == POISONED_MAX and time.monotonic() - reported[0] < POISONED_S:
             raise JobError(
                 f"{job}: {model.arch} was the first to report a fault of the GPU {POISONED_MAX} times and gets no process any more",
                 subject=job, remedy="serve another version (driftbox models), or restart the box",
             )  # fmt: skip
-        worker, settings = self._blank_for(job, pct or next_pct(None, self._shares.get(job, 0.0), self._step_pct))
+        worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
         try:
             worker.become(model, settings)
         except BaseException:
@@ -363,7 +372,11 @@ class MpsBackend(Executor):
         if error.poisoned:
             self._recover(job, model, error)
         elif not self._over and not self._at_fault and error.at_s > self._recovered_s:  # else it was ended with all the others
-            self._say(job, error.message, "it has a new process; if it goes on, look at its model and at the GPU's memory")
+            self._say(
+                job,
+                error.message,
+                "the others go on, and it gets a new process; if this happens again, look at its model and the GPU's memory",
+            )
 
     def _recover(self, job: str, model: ModelFile, error: WorkerLost) -> None:
         """A fault on the device is everybody's; whoever reports it first does what is needed."""
@@ -407,42 +420,56 @@ class MpsBackend(Executor):
         """The detector of each job that was used last: others are kept warm to go back to, and change when they serve again."""
         newest: dict[str, RemoteDetector] = {}
         for detector, (job, _) in list(self._detectors.items()):
+            if detector.last_used_s < self._moved_s.get(detector, -math.inf) + JUST_MOVED_S:
+                continue  # it was at its last frame when another took over
             if detector.last_used_s > (newest[job].last_used_s if job in newest else 0.0):
                 newest[job] = detector
         return list(newest.values())
 
     def _follow_share(self, detector: RemoteDetector) -> None:
-        job, model = self._detectors[detector]
+        job, _ = self._detectors[detector]
         worker, share_pct = detector.worker, self._shares.get(job, 0.0)
-        if self._over or worker is None or share_pct <= 0 or time.monotonic() < self._retry_s.get(job, 0.0):
+        if (
+            self._over
+            or self.hand_over is None
+            or worker is None
+            or share_pct <= 0
+            or time.monotonic() < self._retry_s.get(job, 0.0)
+        ):
             return
-        pct = next_pct(worker.thread_pct, share_pct, self._step_pct)
-        if pct == worker.thread_pct:
+        if next_pct(worker.thread_pct, share_pct, self._step_pct) == worker.thread_pct:
             return
         try:
-            self._hand_over(job, model, detector, pct)
+            self._standby(job, detector)
         except (DriftboxError, OSError, ValueError) as error:  # the old process stays
             self._retry_s[job] = time.monotonic() + RETRY_S
             self._say(
                 job,
-                f"its share changed to {share_pct:g} pct, and no process could be made for it: {error}",
-                "the old one goes on",
+                f"its share changed to {share_pct:g} pct, and it does not go on in another process: {error}",
+                "none: it goes on where it is, and its share is kept there",
             )
 
-    def _hand_over(self, job: str, model: ModelFile, detector: RemoteDetector, pct: float) -> None:
+    def _standby(self, job: str, serving: RemoteDetector) -> None:
+        """The model of `serving` goes on in a process of the job's present share. Raises DriftboxError when it stays where it is."""
+        assert self.hand_over is not None
+        made: list[RemoteDetector] = []
+
+        def make(old: Detector) -> Detector:
+            if old is not serving:
+                raise JobError(f"{job} is served by another model by now", subject=job)
+            made.append(self.serve(serving.trained, job, builder=self._detectors[serving][1].builder))
+            made[0].prepare()
+            return made[0]
+
         started_s = time.monotonic()
-        standby = self._process_for(job, model, pct)
         try:
-            gpu_s = 0.0
-            if detector.seen is not None:
-                pictures, score_min = detector.seen
-                gpu_s = sum(standby.ask("predict", pictures, score_min=score_min).gpu_s for _ in range(2))
+            self.hand_over(job, make)
         except BaseException:
-            standby.kill()
+            for standby in made:
+                standby.close()
             raise
-        detector.exchange(standby)
-        self._changes.append((time.monotonic() - started_s, gpu_s))
-        log.info("%s: a process of %g pct took over", job, pct)
+        self._moved_s[serving] = time.monotonic()
+        self._changes.append((time.monotonic() - started_s, sum(standby.gpu_s for standby in made)))
 
     def _look_at_idle(self) -> None:
         for detector in list(self._detectors):

@@ -1,8 +1,8 @@
 """The box's side of `edge.gpu.worker`: processes that compute for jobs, and a detector and a retraining that run in one.
 
-`RemoteDetector` is what inference and swapping see of it: a `Detector` whose `predict` is answered elsewhere. The process under it may
-be exchanged (another share) or replaced (it died) between two pictures; whoever uses it need not know. What a process computes is
-charged to the thread that waits for it (`RemoteClock`), so lanes, costs per frame and budgets mean what they mean in one process.
+`RemoteDetector` is what inference and swapping see of it: a `Detector` whose `predict` is answered elsewhere, and whose process is
+replaced when it died; whoever uses it need not know. What a process computes is charged to the thread that waits for it
+(`RemoteClock`), so lanes, costs per frame and budgets mean what they mean in one process.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class RemoteDetector:
     """Implements `models.detector.Detector`: `predict` runs in a process, everything else in `trained`, which stays here.
 
     start: makes the process, at the first prediction and whenever it has been lost; clock: charges the calling thread; lost: told when
-    the process is lost, before WorkerLost is raised. One thread predicts; `exchange`, `beat` and `close` may be called from others. The
+    the process is lost, before WorkerLost is raised. One thread predicts; `beat`, `abandon` and `close` may be called from others. The
     process ends with the last reference to the detector."""
 
     def __init__(
@@ -291,8 +291,8 @@ class RemoteDetector:
         self._closed = False
         self._deaths, self._not_before_s = 0, 0.0
         self.last_used_s = 0.0
-        #: The last pictures and threshold: what a process that is to take over is warmed with.
-        self.seen: tuple[list[np.ndarray], float] | None = None
+        #: GPU-seconds at 100 pct that its answers took.
+        self.gpu_s = 0.0
         self._finalizer = weakref.finalize(self, _Seat.leave, self._seat)
 
     # --- inference ----------------------------------------------------------------------------------------------------
@@ -306,7 +306,6 @@ class RemoteDetector:
         with self._lock:
             answer = self._ask("predict", images, score_min=score_min)
             found = unpack(answer.header["counts"], answer.arrays)
-            self.seen = (list(images), score_min)
             self.last_used_s = time.monotonic()
         if yield_point:
             yield_point()
@@ -329,6 +328,7 @@ class RemoteDetector:
             self._mourn(error)
             raise
         self._deaths = 0
+        self.gpu_s += answer.gpu_s
         return answer
 
     def _seated(self) -> WorkerProcess:
@@ -366,16 +366,10 @@ class RemoteDetector:
         """None before the first prediction and after a loss."""
         return self._seat.worker
 
-    def exchange(self, worker: WorkerProcess) -> None:
-        """`worker`, which has loaded the same model, does every picture from the next on; the one before it ends after what it is at.
-        This is the moment between two frames: a prediction holds the lock."""
+    def prepare(self) -> None:
+        """Starts the process now instead of at the first prediction. Raises what a start raises."""
         with self._lock:
-            if self._closed:
-                worker.release()
-                return
-            self._seat.leave()
-            self._seat.worker = worker
-            self._deaths, self._not_before_s = 0, 0.0
+            self._seated()
 
     def beat(self) -> bool:
         """Whether an idle process still lives; one that does not is replaced here and now. True for one that is at work: a hang there is

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from configs.errors import JobError
 from edge.gpu.base import Lane
@@ -20,8 +22,18 @@ from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib
 from edge.gpu.mps_daemon import MpsDaemon, ServerState
 from edge.gpu.remote import RemoteDetector, WorkerLost, WorkerProcess
 from edge.gpu.worker import ModelFile
+from edge.inference import InferenceWorker
+from edge.jobs import Scoring, retrain_steps, run_at_once, run_in_lane
+from edge.samples import FileSamples
+from edge.shadow import ShadowRules
+from edge.swapping import Swapper
+from models.fake import scripted_image
+from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
+from scheduler.types import EpochReport, Frame, RetrainConfig
+from streams.samples import SampleStore
 from tests.support import remote_models as rm
+from tests.support.fakes import StillCamera
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,44 +133,6 @@ def test_what_it_is_promised_is_what_it_receives(bench: Bench) -> None:
     assert received_s <= 0.30 * seconds + 0.25 + 2 * rm.WORK_S
 
 
-def test_a_new_share_is_followed_by_a_standby_without_a_frame_missed(bench: Bench) -> None:
-    detector, lane = bench.serve("cam1/infer", 30.0)
-    frames(detector, lane, 3)
-    first = bench.made[0]
-    bench.share(**{"cam1/infer": 31.0})  # a point: no process for that
-    frames(detector, lane, 3)
-    assert len(bench.made) == 1
-    bench.share(**{"cam1/infer": 70.0})
-    done = 0
-    while detector.worker is first:
-        frames(detector, lane, 3)
-        done += 3
-        assert done < 5000
-    assert detector.worker is not None
-    assert detector.worker.thread_pct == 70.0
-    frames(detector, lane, 3)
-    assert until(lambda: list(bench.pcts().values()) == [70.0])  # the old one has gone
-    cost = bench.backend.change_cost()
-    assert cost.settle_s > 0
-    assert cost.blind_s == 0
-    assert bench.backend.faults() == ()
-
-
-def test_a_standby_that_cannot_be_made_leaves_the_old_process(bench: Bench) -> None:
-    detector, lane = bench.serve("cam1/infer", 30.0)
-    frames(detector, lane, 2)
-    bench.fail_next = True
-    bench.share(**{"cam1/infer": 80.0})
-    assert until(lambda: bool(bench.backend.faults()))
-    assert "the old one goes on" in bench.backend.faults()[0].remedy
-    frames(detector, lane, 2)
-    assert detector.worker is bench.made[0]
-    bench.fail_next = False
-    bench.backend._retry_s.clear()
-    bench.backend._wake.set()
-    assert until(lambda: detector.worker is not None and detector.worker.thread_pct == 80.0)
-
-
 def test_memory_is_limited_by_the_declared_need(bench: Bench) -> None:
     need = MemoryNeed(persistent_mib=400.0, ephemeral_mib=200.0)
     detector, lane = bench.serve("cam1/infer", 20.0, need)
@@ -239,3 +213,133 @@ def test_the_stand_in_keeps_a_client_to_its_percentage(bench: Bench, monkeypatch
     busy_s = client.end()
     assert busy_s > 0
     assert time.monotonic() - start_s >= busy_s / 2 - (time.thread_time() - used_s) - 0.01
+
+
+# --- the box's own loop and jobs over it ------------------------------------------------------------------------------
+
+
+class Place:
+    """A camera served by a process of a job, with the box's own worker and swapper, which know nothing of processes."""
+
+    def __init__(self, bench: Bench, share_pct: float) -> None:
+        self.bench, self.camera, self.seq = bench, StillCamera("cam1"), 0
+        self.first, lane = bench.serve("cam1/infer", share_pct)
+        clock = bench.backend.remote_clock
+        self.worker = InferenceWorker(self.camera, lane, self.first, "cam1-000001", clock=clock, score_min=0.25)
+        nothing: Any = None
+        self.swapper = Swapper(
+            shelf=nothing, store=nothing, clock=clock, serve=nothing, serve_later=nothing, rules=ShadowRules(frames=0)
+        )
+        bench.backend.hand_over = lambda job, make: self.swapper.hand_over(self.worker, "cam1", make)
+
+    def frame(self, level: int = 4) -> float:
+        """One frame, which must be shown; how wide its box is."""
+        self.seq += 1
+        image = rm.picture(level=level)
+        self.camera.newest = Frame(stream="cam1", seq=self.seq, captured_s=time.monotonic(), captured_utc=0.0, image=image)
+        self.worker.step()
+        shown = self.worker.shown()
+        assert shown is not None
+        assert shown.frame.seq == self.seq, "no frame is missed"
+        return float(shown.detections.xyxy[0, 2])
+
+    def serving(self) -> RemoteDetector:
+        found = self.worker.serving()[1]
+        assert isinstance(found, RemoteDetector)
+        return found
+
+    def frames_until(self, true: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + WAIT_S
+        while not true():
+            self.frame()
+            assert time.monotonic() < end_s
+
+
+def test_a_new_share_is_followed_by_a_standby_and_no_frame_is_missed(bench: Bench) -> None:
+    place = Place(bench, 30.0)
+    for _ in range(3):
+        place.frame()
+    bench.share(**{"cam1/infer": 31.0})  # a point: no process for that
+    for _ in range(3):
+        place.frame()
+    assert len(bench.made) == 1
+    bench.share(**{"cam1/infer": 80.0})
+    place.frames_until(lambda: place.serving() is not place.first)
+    assert place.serving().worker is not None
+    place.frames_until(lambda: list(bench.pcts().values()) == [80.0])  # it has held its own: the old one has gone
+    assert (place.worker.frames, place.worker.errors, place.worker.last_error) == (place.seq, 0, "")
+    assert (place.worker.cost_s() or 0.0) > 0.0  # what the process computed is what a frame costs
+    assert place.worker.version() == "cam1-000001"
+    assert bench.backend.faults() == ()
+    assert until(lambda: bench.backend.change_cost() != GUESSED)
+    assert bench.backend.change_cost().blind_s == 0
+
+
+def test_a_standby_that_cannot_be_made_leaves_the_old_process(bench: Bench) -> None:
+    place = Place(bench, 30.0)
+    place.frame()
+    bench.fail_next = True
+    bench.share(**{"cam1/infer": 80.0})
+    place.frames_until(lambda: any("it goes on where it is" in fault.remedy for fault in bench.backend.faults()))
+    place.frame()
+    assert place.serving() is place.first
+    assert place.first.worker is bench.made[0]
+    bench.fail_next = False
+    bench.backend._retry_s.clear()
+    bench.backend._wake.set()
+    place.frames_until(lambda: place.serving() is not place.first)
+
+
+def test_a_model_change_goes_through_the_usual_swap(bench: Bench) -> None:
+    place = Place(bench, 50.0)
+    better = bench.backend.serve(rm.Rehearsing(gain=9.0), "cam1/infer", builder="tests.support.remote_models:build")  # type: ignore[arg-type]
+    better.predict([rm.picture()])  # warm, as edge.swapping leaves it
+    assert [place.frame() for _ in range(3)] == [7.0] * 3
+    place.worker.swap(better, "cam1-000002")
+    assert [place.frame() for _ in range(3)] == [9.0] * 3
+    assert place.worker.kept("cam1-000001") is place.first
+    assert place.first.worker is not None  # warm, to go back to
+
+
+def test_a_retraining_in_a_process_makes_what_it_makes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real loop over real files, with a real (small) network; the process is as slow to start as torch is."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the process has it: sums come out the same
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    store = SampleStore(tmp_path / "samples")
+    for seq in range(12):
+        image, truth = scripted_image(seq)
+        ref = store.add(Frame(stream="gate", seq=seq, captured_s=0.0, captured_utc=0.0, image=image), 1)
+        store.label(ref, truth, "golden", "holdout" if seq % 4 == 3 else "train")
+    samples, serving = FileSamples(store), load_detector("tinydet-edge")
+    config = RetrainConfig(name="short", epochs=2, batch=2, lr=1e-3)
+    wanted = {
+        "job": "gate/retrain", "stream": "gate", "window": 1, "replay_windows": 1, "config": config, "seed": 5,
+        "scoring": Scoring(), "timer": time.thread_time,
+    }  # fmt: skip
+    here_epochs: list[EpochReport] = []
+    here = run_at_once(retrain_steps(samples, serving, on_epoch=here_epochs.append, **wanted))  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        daemon = MpsDaemon(Path(folder) / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
+        backend = MpsBackend(
+            "GPU-fake", data_dir=tmp_path / "data", memory_mib=10_000.0, daemon=daemon, device="cpu",
+            client="edge.gpu.fake_mps:FakeClient", beat_s=3600.0,
+        )  # fmt: skip
+        try:
+            lane = backend.open_lane("gate/retrain")
+            backend.set_shares({"gate/retrain": 90.0})
+            epochs: list[EpochReport] = []
+            there = run_in_lane(
+                backend.retrain_steps(samples, serving, on_epoch=epochs.append, **wanted),  # type: ignore[arg-type]
+                lane,
+            )
+            received_s = backend.ledger("gate/retrain").last().received_s
+            assert [e.epoch for e in epochs] == [e.epoch for e in here_epochs]
+            assert [e.loss for e in epochs] == pytest.approx([e.loss for e in here_epochs], rel=1e-3)
+            assert 0 < epochs[0].gpu_s < epochs[1].gpu_s <= received_s + 0.05
+            for name, tensor in here.state().items():
+                np.testing.assert_allclose(there.state()[name].numpy(), tensor.numpy(), rtol=0, atol=1e-5)
+            assert list(backend._weights_dir.iterdir()) == []
+        finally:
+            backend.close()
+            torch.set_num_threads(threads)

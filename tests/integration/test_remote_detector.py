@@ -177,32 +177,6 @@ def test_weights_that_are_missing_changed_or_damaged_are_said(bench: Bench) -> N
         bench.detector().predict([rm.picture()])
 
 
-def test_another_process_takes_over_between_two_pictures_and_the_old_one_ends(bench: Bench) -> None:
-    remote = bench.detector()
-    pictures = [rm.picture(level=level) for level in range(20)]
-    expected = [len(found) for found in rm.Rehearsing().predict(pictures)]
-    remote.predict(pictures[:1])
-    standby = bench.start()
-    counts: list[int] = []
-    half = threading.Event()
-
-    def run() -> None:
-        for number, image in enumerate(pictures):
-            counts.append(len(remote.predict([image])[0]))
-            if number == 9:
-                half.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert half.wait(30)
-    remote.exchange(standby)
-    thread.join(30)
-    assert counts == expected
-    assert remote.worker is standby
-    assert gone(bench.made[0].pid)
-    assert bench.lost == []
-
-
 def test_the_process_ends_with_the_last_reference_to_its_detector(bench: Bench) -> None:
     remote = bench.detector()
     remote.predict([rm.picture()])
@@ -218,8 +192,24 @@ def test_a_closed_detector_starts_nothing(bench: Bench) -> None:
     remote.close()
     with pytest.raises(JobError, match="closed"):
         remote.predict([rm.picture()])
-    remote.exchange(bench.start())
     assert all(gone(worker.pid) for worker in bench.made)
+
+
+def test_it_can_be_started_before_it_is_asked(bench: Bench) -> None:
+    remote = bench.detector()
+    remote.prepare()
+    assert [worker.alive for worker in bench.made] == [True]
+    remote.predict([rm.picture()])
+    assert len(bench.made) == 1
+
+
+def test_a_prediction_that_hangs_is_broken_off_from_another_thread(bench: Bench) -> None:
+    remote = bench.detector()
+    remote.prepare()
+    threading.Timer(0.5, remote.abandon).start()
+    with pytest.raises(WorkerLost, match="SIGKILL"):
+        remote.predict([rm.picture(rm.HANG)])
+    assert remote.predict([rm.picture()])
 
 
 def test_an_idle_process_that_died_is_replaced_by_the_heartbeat(bench: Bench) -> None:
