@@ -25,7 +25,8 @@ lane. A before B means that lanes are opened greedily, which can starve later pe
 
 Ours:
 - The queue of waiting jobs is scanned in order of arrival whenever memory is freed and one that does not fit is skipped (back-fill, as
-  the released code does). With `age_limit_s` a job that has waited so long is not overtaken any more, by newcomers neither.
+  the released code does). With `age_limit_s` a job that has waited so long is not overtaken any more, by newcomers neither. One that
+  would not fit when all learning had ended stops nobody: cameras do not end, and the others would wait for ever with it.
 - `resize`: a job's need was measured and is not what was declared. It stays in its lane if that may grow, else moves to another, else
   waits (it keeps P and runs no iteration), else is told to leave. While its iteration runs this is put off to the boundary. When all
   that hold memory are paused, the one paused last has to leave, or they would wait for each other.
@@ -433,8 +434,27 @@ class LaneTable:
 
     def _aged(self, at_s: float) -> str:
         """The first job in the queue that may not be overtaken any more, "": none."""
-        limit_s = self.rules.age_limit_s
-        return next((w.job for w in self.waiting if limit_s is not None and at_s - w.since_s >= limit_s), "")
+        return next((w.job for w in self.waiting if _stops_others(w, self.residents, self.rules, at_s)), "")
+
+
+def _stops_others(request: Waiting, residents: Mapping[str, Resident], rules: LaneRules, at_s: float) -> bool:
+    """Whether it has waited so long that nobody may overtake it, and waiting can help it: it fits beside the inference jobs alone."""
+    if rules.age_limit_s is None or at_s - request.since_s < rules.age_limit_s:
+        return False
+    lasting = [r for r in residents.values() if r.role == "infer" and r.job != request.job and not r.leaving]
+    lanes: dict[int, float] = {}
+    for r in lasting:
+        if r.lane is not None:
+            lanes[r.lane] = max(lanes.get(r.lane, 0.0), r.need.ephemeral_mib)
+    persistent_mib = math.fsum(r.need.persistent_mib for r in lasting)
+    found = find_lane(
+        request.need,
+        persistent_mib=persistent_mib,
+        lanes=lanes,
+        capacity_mib=rules.capacity_mib,
+        max_lanes=rules.max_lanes,
+    )
+    return found is not None
 
 
 class _Draft:
@@ -607,11 +627,10 @@ class _Draft:
 
     def retry(self, at_s: float) -> None:
         """Tries everyone who waits, in order; who does not fit is skipped, unless it has waited so long that nobody may overtake it."""
-        limit_s = self.rules.age_limit_s
         for request in list(self.waiting):
             if self.place(request, "placed"):
                 self.waiting.remove(request)
-            elif limit_s is not None and at_s - request.since_s >= limit_s:
+            elif _stops_others(request, self.residents, self.rules, at_s):
                 break
         self.unlock(at_s)
 

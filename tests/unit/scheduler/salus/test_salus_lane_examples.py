@@ -166,6 +166,21 @@ def test_a_skipped_job_stops_the_queue_once_it_is_too_old() -> None:
     assert ("small", "placed", "A", 3) in told(without)
 
 
+def test_a_job_for_which_only_cameras_could_make_room_stops_nobody() -> None:
+    """Cameras do not end: behind a job that waits for one, all learning would stop for good."""
+    t = table(age_limit_s=10.0).admit("camera", need(4, 4), role="infer").table
+    t = t.admit("big", need(2, 12), at_s=0.0).table
+    assert told(t.admit("small", need(1, 1), at_s=99.0)) == [("small", "placed", "A", 2)]
+    # it does where the end of a training makes room: 4 + 3 and one lane of 7 are left then
+    t = table(age_limit_s=10.0).admit("camera", need(4, 4), role="infer").table.admit("T", need(3, 1)).table
+    t = t.admit("big", need(3, 7), at_s=0.0).table
+    assert [w.job for w in t.waiting] == ["big"]
+    step = t.admit("small", need(1, 1), at_s=99.0)
+    assert told(step) == [("small", "queued", "", None)]
+    done = step.table.finish("T", at_s=100.0)
+    assert told(done)[1:] == [("big", "placed", "C", 1), ("small", "placed", "A", 3)]
+
+
 def test_giving_up_lets_the_others_past() -> None:
     t = admitted(table(age_limit_s=0.0), ("A", 4, 8))
     t = t.admit("big", need(2, 12)).table.admit("small", need(1, 1)).table
