@@ -87,17 +87,19 @@ def run_packed(
     gain_min: float = GAIN_MIN,
     share: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    thread_start: Callable[[], None] | None = None,
+    on_thread: Callable[[Gate], None] | None = None,
+    on_turn: Callable[[Sequence[int]], None] | None = None,
 ) -> PackReport:
     """Does all of `work`. The calling thread runs the first lane, so that one lane is no more than the plain loop.
 
     cap: most trials at once by memory (`scheduler.fluid.packing.memory_cap`); share: take this many at once and measure nothing;
-    thread_start: called first in each further thread. Raises what a piece or a lane raises (the first of it), when all threads have
-    stopped. ValueError without a lane."""
+    on_thread: called first in each thread, with its lane; on_turn: hears which lanes run from now on, so that a share can be divided
+    among them (else a lane that is measured alone would have a part of it only). Raises what a piece or a lane raises (the first of
+    it), when all threads have stopped. ValueError without a lane."""
     if not gates:
         raise ValueError("trials need at least one lane")
     most = min(len(gates), cap or len(gates), share or len(gates))
-    return _Run(work, gates[:most], gain_min, share, clock, thread_start).run()
+    return _Run(work, gates[:most], gain_min, share, clock, on_thread, on_turn).run()
 
 
 class CurrentGate:
@@ -187,9 +189,10 @@ class _Run:
 
     def __init__(
         self, work: Work, gates: Sequence[Gate], gain_min: float, share: int | None, clock: Callable[[], float],
-        thread_start: Callable[[], None] | None,
+        on_thread: Callable[[Gate], None] | None, on_turn: Callable[[Sequence[int]], None] | None,
     ) -> None:  # fmt: skip
-        self._work, self._gates, self._clock, self._thread_start = work, gates, clock, thread_start
+        self._work, self._gates, self._clock = work, gates, clock
+        self._on_thread, self._on_turn = on_thread, on_turn
         n = len(gates)
         turns = [(0,), (1,), *(tuple(range(p)) for p in range(2, n + 1))] if n > 1 and not share else []
         self._measuring = _Measuring(turns=turns, gain_min=gain_min)
@@ -199,11 +202,13 @@ class _Run:
         self._busy: set[int] = set()
         self._mix = 0  # changes whenever the lanes that run change
         self._iterations = 0
+        self._told: tuple[int, ...] = ()
         self._error: BaseException | None = None
 
     def run(self) -> PackReport:
         started_s = self._clock()
-        threads = [threading.Thread(target=self._further, args=(lane,), daemon=True) for lane in range(1, len(self._gates))]
+        self._tell_turn()
+        threads = [threading.Thread(target=self._lane, args=(lane,), daemon=True) for lane in range(1, len(self._gates))]
         for thread in threads:
             thread.start()
         try:
@@ -225,13 +230,18 @@ class _Run:
             wall_s=self._clock() - started_s,
         )
 
-    def _further(self, lane: int) -> None:
-        if self._thread_start is not None:
-            self._thread_start()
-        self._lane(lane)
+    def _tell_turn(self) -> None:
+        """Lanes that are to stop keep their part until they have: one that waited for a share it has lost would never get there."""
+        wanted = self._measuring.turn if self._measuring.turns else tuple(range(self._active))
+        running = tuple(sorted({*wanted, *self._busy}))
+        if self._on_turn is not None and running != self._told:
+            self._told = running
+            self._on_turn(running)
 
     def _lane(self, lane: int) -> None:
         try:
+            if self._on_thread is not None:
+                self._on_thread(self._gates[lane])
             while (piece := self._next(lane)) is not None:
                 self._run_piece(lane, piece)
         except BaseException as error:  # raised by `run`, in the thread that called it
@@ -284,12 +294,14 @@ class _Run:
         if lane in self._busy:
             self._busy.discard(lane)
             self._mix += 1
+            self._tell_turn()
         self._changed.notify_all()
 
     def _settle(self) -> None:
-        """Measuring is over."""
+        """Another turn, or measuring is over."""
         if not self._measuring.turns and self._measuring.chosen is not None:
             self._active = self._measuring.chosen
+        self._tell_turn()
         self._mix += 1
         self._changed.notify_all()
 

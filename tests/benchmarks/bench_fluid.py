@@ -151,7 +151,7 @@ class Bench:
         else:
             lanes = 1
         gates = [OpenGate() for _ in range(lanes)]
-        report = run_packed(Queue(order), gates, share=share, thread_start=lambda: torch.set_num_threads(1))
+        report = run_packed(Queue(order), gates, share=share, on_thread=lambda gate: torch.set_num_threads(1))
         return Run(
             report=report,
             cpu_s={piece.trial: piece.cpu_s for piece in pieces},

@@ -194,6 +194,34 @@ def test_where_packing_does_not_pay_one_lane_does_the_rest(monkeypatch: pytest.M
     assert sum(a != b for a, b in zip(rest, rest[1:], strict=False)) <= 3, "one after the other"
 
 
+@pytest.mark.parametrize("alpha", [1.0, 2.5])
+def test_a_lane_keeps_its_part_of_the_share_until_it_has_stopped(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever begins an iteration was named before, and a lane that is told to stop is named until its iteration is over."""
+    told: list[tuple[int, ...]] = []
+    device = Levelled(lambda p: alpha ** (p - 1), monkeypatch)
+    gates = device.gates(3)
+    unnamed: list[int] = []
+
+    def watching(number: int) -> Callable[[], Any]:
+        real = gates[number].iteration
+
+        def iteration() -> Any:
+            unnamed.extend([number] if number not in told[-1] else [])
+            return real()
+
+        return iteration
+
+    for number, gate in enumerate(gates):
+        gate.iteration = watching(number)  # type: ignore[method-assign]
+    done: list[tuple[str, int]] = []
+    report = run_packed(Listed(stretches([300] * 5, done)), gates, clock=device.clock, on_turn=lambda t: told.append(tuple(t)))
+    assert report.iterations == 1500
+    assert unnamed == []
+    assert told[0] == (0,)
+    assert (1,) in told, "the second is measured alone too"
+    assert all(a != b for a, b in zip(told, told[1:], strict=False))
+
+
 def test_groups_that_are_smaller_than_the_lanes_come_to_an_end() -> None:
     done: list[tuple[str, int]] = []
     report = pack(Listed(stretches([100], done)), Device(lambda p: 1.0), 3)

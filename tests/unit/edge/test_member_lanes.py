@@ -1,0 +1,103 @@
+"""A job's further lanes: its share is divided among those that run, everyone else's is left alone, nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from configs.errors import JobError
+from edge.gpu.lanes import LaneBackend
+from edge.gpu.members import Members
+
+
+class Recording:
+    """What a backend is told."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.open: list[str] = []
+        self.shares: list[dict[str, float]] = []
+        self.cancelled: list[str] = []
+        self.refuses = refuses
+
+    def open_lane(self, job: str, *, role: str = "learn", need: Any = None) -> Any:
+        if job == self.refuses:
+            raise JobError("its memory can never fit", subject=job, remedy="-", code="out_of_memory")
+        self.open.append(job)
+        return type("Lane", (), {"job": job})()
+
+    def close_lane(self, job: str) -> None:
+        self.open.remove(job)
+
+    def set_shares(self, shares_pct: Mapping[str, float]) -> None:
+        if sum(shares_pct.values()) > 200:
+            raise ValueError("above capacity")
+        self.shares.append(dict(shares_pct))
+
+    def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
+
+
+def made(**how: Any) -> tuple[Recording, Members, Any]:
+    backend = Recording(**how)
+    members = Members(backend)  # type: ignore[arg-type]
+    return backend, members, backend.open_lane("p")
+
+
+def test_the_share_goes_to_the_lanes_that_run() -> None:
+    backend, members, own = made()
+    members.set_shares({"p": 90.0, "cam/infer": 20.0})
+    assert backend.shares[-1] == {"p": 90.0, "cam/infer": 20.0}
+    with members.lanes("p", own, 3) as lanes:
+        assert [lane.job for lane in lanes] == ["p", "p+1", "p+2"]
+        members.divide("p", (0, 1, 2))
+        assert backend.shares[-1] == {"p": 30.0, "p+1": 30.0, "p+2": 30.0, "cam/infer": 20.0}
+        members.divide("p", (1,))
+        assert backend.shares[-1] == {"p": 0.0, "p+1": 90.0, "p+2": 0.0, "cam/infer": 20.0}
+        members.set_shares({"p": 40.0, "cam/infer": 60.0})
+        assert backend.shares[-1] == {"p": 0.0, "p+1": 40.0, "p+2": 0.0, "cam/infer": 60.0}
+        members.divide("other", (0, 1))
+    assert backend.shares[-1] == {"p": 40.0, "cam/infer": 60.0}
+    assert backend.open == ["p"]
+
+
+def test_shares_that_the_backend_refuses_change_nothing() -> None:
+    backend, members, own = made()
+    members.set_shares({"p": 50.0})
+    with pytest.raises(ValueError, match="capacity"):
+        members.set_shares({"p": 500.0})
+    with members.lanes("p", own, 2):
+        members.divide("p", (0, 1))
+    assert backend.shares[-1] == {"p": 50.0}
+
+
+def test_cancelling_a_job_cancels_all_its_lanes() -> None:
+    backend, members, own = made()
+    with members.lanes("p", own, 3):
+        members.cancel("p")
+    members.cancel("p")
+    assert backend.cancelled == ["p", "p+1", "p+2", "p"]
+
+
+def test_a_lane_that_cannot_be_opened_leaves_none_behind() -> None:
+    backend, members, own = made(refuses="p+2")
+    members.set_shares({"p": 50.0})
+    with pytest.raises(JobError), members.lanes("p", own, 3):
+        pass
+    assert backend.open == ["p"]
+    assert backend.shares[-1] == {"p": 50.0}
+
+
+def test_on_a_real_backend_shares_still_add_up() -> None:
+    backend = LaneBackend(capacity_pct=200)
+    members = Members(backend)
+    own = backend.open_lane("p")
+    members.set_shares({"p": 200.0})
+    with members.lanes("p", own, 2) as lanes:
+        members.divide("p", (0, 1))
+        with lanes[1].iteration():
+            pass
+        assert set(backend.report()) == {"p", "p+1"}
+    assert set(backend.report()) == {"p"}
+    backend.close()

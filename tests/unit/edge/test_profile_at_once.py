@@ -1,0 +1,114 @@
+"""Profiling several families at once on a backend's lanes: the same trials as an iteration at a time, and cancelled as a whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from configs.errors import JobCancelled, JobError
+from edge import jobs
+from edge.gpu.lanes import LaneBackend
+from edge.gpu.members import Members
+from edge.jobs.profile import ProfiledAtOnce, profile_at_once
+from models.fake import FakeDetector
+from scheduler.types import Detections, RetrainConfig
+from tests.support.memory_samples import MemorySamples
+
+BASE = RetrainConfig(name="base", epochs=6, batch=4, lr=0.02)
+FAMILIES = [BASE, replace(BASE, name="half", data_frac=0.5), replace(BASE, name="replay", replay_frac=0.25)]
+
+
+def samples(labels: Detections | None = None) -> MemorySamples:
+    made = MemorySamples({("a", 1): 20, ("a", 2): 24})
+    for window in (1, 2):
+        for number, ref in enumerate(made.sampled("a", window)):
+            split = "holdout" if window == 2 and number < 6 else "train"
+            made.label(ref, made.truth(ref) if labels is None else labels, golden="g", split=split)
+    return made
+
+
+HOW: dict[str, Any] = {
+    "stream": "a", "window": 2, "configs": FAMILIES, "epochs": 2, "data_frac": 0.5, "budget_gpu_s": 1e9, "seed": 3,
+    "timer": time.thread_time, "scoring": jobs.Scoring(), "replay_windows": 1,
+}  # fmt: skip
+
+
+def at_once(backend: LaneBackend, count: int, **how: Any) -> ProfiledAtOnce:
+    members, own = Members(backend), backend.open_lane("p")
+    members.set_shares({"p": float(backend.capacity_pct)})
+    try:
+        with members.lanes("p", own, count) as lanes:
+            return profile_at_once(
+                samples(), FakeDetector(skill=0.4), lanes, on_turn=lambda turn: members.divide("p", turn), **{**HOW, **how}
+            )
+    finally:
+        backend.close_lane("p")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_same_trials_as_an_iteration_at_a_time(count: int) -> None:
+    backend = LaneBackend(capacity_pct=400)
+    found = at_once(backend, count)
+    trials, n_train = jobs.run_at_once(jobs.profile_steps(samples(), FakeDetector(skill=0.4), **HOW))
+    assert [(t.config.name, t.quality, t.n_profiled) for t in found.trials] == [
+        (t.config.name, t.quality, t.n_profiled) for t in trials
+    ]
+    assert found.n_train == n_train
+    assert found.gpu_s > 0
+    assert found.report is not None
+    assert 1 <= found.report.share_max <= count
+    assert backend.report() == {}
+    backend.close()
+
+
+def test_nothing_to_learn_from_opens_no_work() -> None:
+    backend = LaneBackend(capacity_pct=200)
+    found = at_once(backend, 2, configs=[])
+    assert (found.trials, found.n_train, found.report) == ((), 18, None)
+    backend.close()
+
+
+def test_labels_that_nothing_should_learn_from_are_said() -> None:
+    backend = LaneBackend(capacity_pct=200)
+    own = backend.open_lane("p")
+    backend.set_shares({"p": 100.0})
+    with pytest.raises(JobError) as caught:
+        profile_at_once(samples(Detections.empty()), FakeDetector(), [own], **HOW)
+    assert caught.value.code == "no_objects"
+    backend.close()
+
+
+def test_cancelling_stops_every_lane() -> None:
+    """Cancelled from outside, while nothing may run: all threads come back, and the job ends as one."""
+    backend = LaneBackend(capacity_pct=200)
+    members, own = Members(backend), backend.open_lane("p")
+    members.set_shares({"p": 100.0})
+    begun = threading.Event()
+
+    def turn(running: Any) -> None:
+        members.divide("p", running)
+        if len(running) == 1 and running[0] == 1:
+            begun.set()
+
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with members.lanes("p", own, 2) as lanes:
+                profile_at_once(samples(), FakeDetector(skill=0.4), lanes, on_turn=turn, **{**HOW, "epochs": 400})
+        except BaseException as error:
+            ended.append(error)
+
+    before = threading.active_count()
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(30.0)
+    members.cancel("p")
+    thread.join(30.0)
+    assert [type(e) for e in ended] == [JobCancelled]
+    assert threading.active_count() == before
+    backend.close()
