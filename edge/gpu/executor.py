@@ -102,7 +102,7 @@ class Executor:
     capacity_pct: what may be promised (None: all the device has). mode, of the policy `plan`: 'capped' (a job gets its share, no more)
     or 'work-conserving' (what nobody uses is lent, see `scheduler.pacing`). burst_s: compute a job may save up while the machine is too
     busy to deliver. memory_mib: what the jobs may hold together (None: what the device says). max_lanes: most memory lanes (None: as
-    the policy needs). hung_s: see HUNG_S.
+    the policy needs). hung_s, give_way_s: see HUNG_S, GIVE_WAY_S.
     Thread-safe. Reports reach back 60 s.
     """
 
@@ -119,6 +119,7 @@ class Executor:
         memory_mib: float | None = None,
         max_lanes: int | None = None,
         hung_s: float = HUNG_S,
+        give_way_s: float = GIVE_WAY_S,
         clock: Clock | None = None,
     ) -> None:
         self.device = device
@@ -128,6 +129,7 @@ class Executor:
         if max_lanes is None:
             max_lanes = self._policy.max_lanes or (device.parallel if policy in ORDERED else None)
         self._hung_s = hung_s
+        self.give_way_s = give_way_s
         self._pacer = Pacer(capacity_pct=self.capacity_pct, mode=mode, burst_s=burst_s, job_max_pct=device.job_max_pct)
         self._tenants = Tenants(capacity_mib=device.memory_mib if memory_mib is None else memory_mib, max_lanes=max_lanes)
         self._lanes: dict[str, ExecutorLane] = {}
@@ -378,7 +380,7 @@ class Executor:
         rate = self._pacer.rate_pct(lane.job) / 100.0
         if lane.role == "infer" or not self._infer_running or rate <= 0:
             return 0.0
-        return max(0.0, (GIVE_WAY_S - self._pacer.balance_s(lane.job)) / rate)
+        return max(0.0, (self.give_way_s - self._pacer.balance_s(lane.job)) / rate)
 
     def _others_wait_for(self, place: int) -> bool:
         return any(self._tenants.place(other._key) == place for other in self._queue.values())
