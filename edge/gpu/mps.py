@@ -172,10 +172,11 @@ class _Gpu:
 
 
 class MpsBackend(Executor):
-    """gpu: UUID of the GPU; data_dir: the box's data folder, below which daemon and weights for the processes have their place. daemon,
-    blank, device, client: stand-ins for tests. Raises EnvironmentLacking when MPS cannot be had, with what to do.
+    """gpu: UUID of the GPU; data_dir: the box's data folder, below which daemon and weights for the processes have their place. spare:
+    keep a process with torch loaded for whoever wants one next (about 250 MiB of the machine's memory). daemon, blank, device, client:
+    stand-ins for tests. Raises EnvironmentLacking when MPS cannot be had, with what to do.
 
-    `clock` is the one that knows what processes computed: costs per frame are read from it, not from the machine's."""
+    `remote_clock` knows what processes computed: costs per frame are read from it, not from the machine's clock."""
 
     name = "mps"
 
@@ -183,7 +184,7 @@ class MpsBackend(Executor):
         self, gpu: str, *, data_dir: Path, capacity_pct: int | None = None, memory_mib: float | None = None, clock: Clock | None = None,
         facts: Callable[[], tuple[DeviceFacts, ...]] = lambda: (), mode: PacingMode = "capped", step_pct: int = STEP_PCT,
         daemon: MpsDaemon | None = None, blank: Callable[[Callable[[int], object]], WorkerProcess] | None = None,
-        device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S,
+        device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S, spare: bool = True,
     ) -> None:  # fmt: skip
         if memory_mib is None:
             known = facts()
@@ -207,7 +208,8 @@ class MpsBackend(Executor):
         self._poisoned: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=POISONED_MAX))
         self._changes: deque[tuple[float, float]] = deque(maxlen=20)
         self._retry_s: dict[str, float] = {}
-        self._beat_s = beat_s
+        self._beat_s, self._keeps_spare = beat_s, spare
+        self._spare: WorkerProcess | None = None
         self._moved_s: weakref.WeakKeyDictionary[RemoteDetector, float] = weakref.WeakKeyDictionary()
         self._wake, self._over = threading.Event(), False
         #: Lets a job's model go on elsewhere (`edge.swapping.Swapper.hand_over`); None: percentages stay as they are.
@@ -259,6 +261,8 @@ class MpsBackend(Executor):
             worker.close()
         if self._thread is not threading.current_thread():
             self._thread.join(60.0)
+        if self._spare is not None:
+            self._spare.kill(at_work=False)
         self.daemon.stop()
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
@@ -336,10 +340,17 @@ class MpsBackend(Executor):
                 memory_mib=limit_mib(known.need if known else None),
                 below_normal=self._roles.get(job) != "infer",
             )
-            worker = self._blank(self._end_work)
+            worker = self._new_process()
             worker.thread_pct = pct
             self._workers[job].add(worker)
         return worker, Settings(env=env, device=self._device, client=self._client)
+
+    def _new_process(self) -> WorkerProcess:
+        """The spare one, which has torch loaded already, else a new one; the next spare is made beside."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        self._wake.set()
+        return spare if spare is not None and spare.alive else self._blank(self._end_work)
 
     def _process_for(self, job: str, model: ModelFile) -> WorkerProcess:
         reported = self._poisoned[model.path]
@@ -410,11 +421,20 @@ class MpsBackend(Executor):
         while not self._over:
             self._wake.wait(max(0.0, beat_s + self._beat_s - time.monotonic()))
             self._wake.clear()
+            self._make_spare()
             for detector in self._serving():
                 self._follow_share(detector)
             if time.monotonic() >= beat_s + self._beat_s:
                 self._look_at_idle()
                 beat_s = time.monotonic()
+
+    def _make_spare(self) -> None:
+        if not self._keeps_spare or self._spare is not None or self._over:
+            return
+        try:
+            self._spare = self._blank(self._end_work)
+        except EnvironmentLacking as error:  # whoever wants a process is told
+            log.warning("no spare process: %s", error)
 
     def _serving(self) -> list[RemoteDetector]:
         """The detector of each job that was used last: others are kept warm to go back to, and change when they serve again."""

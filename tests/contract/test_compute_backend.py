@@ -189,7 +189,7 @@ class MpsBench(CpuBench):
         self._folder = tempfile.TemporaryDirectory()
         mps = MpsBackend(
             "GPU-none", data_dir=Path(self._folder.name), capacity_pct=200, clock=self.clock, daemon=_NoDaemon(),  # type: ignore[arg-type]
-            beat_s=3600.0,
+            beat_s=3600.0, spare=False,
         )  # fmt: skip
         self.backend, self._remote = mps, mps.remote_clock
         self.work = self._work

@@ -43,14 +43,14 @@ WAIT_S = 60.0
 class Bench:
     """A backend whose processes are real clients of the stand-in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, spare: bool = False) -> None:
         self.folder = folder
         self.daemon = MpsDaemon(folder / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
         self.made: list[WorkerProcess] = []
         self.fail_next = False
         self.backend = MpsBackend(
             "GPU-fake", data_dir=folder / "data", memory_mib=10_000.0, daemon=self.daemon, blank=self.blank, device="cpu",
-            client="tests.support.remote_models:client", beat_s=3600.0,
+            client="tests.support.remote_models:client", beat_s=3600.0, spare=spare,
         )  # fmt: skip
 
     def blank(self, before_kill: Callable[[int], object]) -> WorkerProcess:
@@ -131,6 +131,27 @@ def test_what_it_is_promised_is_what_it_receives(bench: Bench) -> None:
     assert received_s >= 25 * rm.WORK_S * 0.99
     # Never more than promised, whatever the machine is at (it starts with what it saved while its process was made).
     assert received_s <= 0.30 * seconds + 0.25 + 2 * rm.WORK_S
+
+
+def test_a_spare_process_becomes_the_next_and_another_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("edge.gpu.mps.keep", keep_gain)
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        bench = Bench(Path(folder), spare=True)
+        try:
+            bench.backend._wake.set()
+            assert until(lambda: len(bench.made) == 1)
+            detector, lane = bench.serve("cam1/infer", 20.0)
+            frames(detector, lane, 1)
+            assert detector.worker is bench.made[0]
+            assert until(lambda: len(bench.made) == 2)
+            assert list(bench.pcts()) == [bench.made[0].pid]  # a spare is nobody's client
+            bench.made[1].kill()
+            other, other_lane = bench.serve("cam2/infer", 20.0)
+            frames(other, other_lane, 1)  # the spare had died
+        finally:
+            bench.backend.close()
+        assert not any(worker.alive for worker in bench.made)
 
 
 def test_memory_is_limited_by_the_declared_need(bench: Bench) -> None:
@@ -323,7 +344,7 @@ def test_a_retraining_in_a_process_makes_what_it_makes_here(tmp_path: Path, monk
         daemon = MpsDaemon(Path(folder) / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
         backend = MpsBackend(
             "GPU-fake", data_dir=tmp_path / "data", memory_mib=10_000.0, daemon=daemon, device="cpu",
-            client="edge.gpu.fake_mps:FakeClient", beat_s=3600.0,
+            client="edge.gpu.fake_mps:FakeClient", beat_s=3600.0, spare=False,
         )  # fmt: skip
         try:
             lane = backend.open_lane("gate/retrain")
