@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from configs.errors import StorageError, WeightsError
 from edge import jobs
 from edge.clock import Clock
 from edge.gpu.base import Lane
+from edge.gpu.members import Members
 from edge.sampling import no_limit
 from edge.shelf import Shelf
 from edge.store.store import Store
@@ -25,7 +26,7 @@ from models.tasks.base import Task
 from scheduler import events as ev
 from scheduler.commands import StartGate, StartLabelling, StartLook, StartProbe, StartProfiling, StartRetraining
 from scheduler.drift import signature
-from scheduler.types import EpochReport, Signature, Traits
+from scheduler.types import EpochReport, ProfileTrial, Signature, Traits
 
 log = logging.getLogger("driftbox")
 T = TypeVar("T")
@@ -52,7 +53,8 @@ KINDS: dict[type, str] = {
 class LearningParts:
     """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; jobs clone it. require_room: raises
     StorageError when the disk is to be left alone, so that nothing new is trained. retrain_steps: as `edge.jobs.retrain_steps`, where a
-    retraining is done by another process."""
+    retraining is done by another process. trials_at_once: most profiling trials at once (docs/trials.md); profile_halving: those that
+    are clearly worse stop early."""
 
     store: Store
     shelf: Shelf
@@ -65,15 +67,19 @@ class LearningParts:
     replay_windows: int = 3
     require_room: Callable[[], None] = no_limit
     retrain_steps: Callable[..., jobs.Steps[Detector]] = jobs.retrain_steps
+    trials_at_once: int = 1
+    profile_halving: bool = False
 
 
 class LiveJobs:
-    """task_of: a camera's task; on_epoch: hears each epoch of a retraining. Both are called from the jobs' threads."""
+    """task_of: a camera's task; on_epoch: hears each epoch of a retraining. Both are called from the jobs' threads. members: gives a job
+    further lanes; None: a job has its own lane only."""
 
     def __init__(
-        self, parts: LearningParts, *, on_epoch: Callable[[StartRetraining, EpochReport], None], task_of: Callable[[str], Task]
-    ) -> None:
-        self._parts, self._on_epoch, self._task_of = parts, on_epoch, task_of
+        self, parts: LearningParts, *, on_epoch: Callable[[StartRetraining, EpochReport], None], task_of: Callable[[str], Task],
+        members: Members | None = None,
+    ) -> None:  # fmt: skip
+        self._parts, self._on_epoch, self._task_of, self._members = parts, on_epoch, task_of, members
         self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
         self._signatures: dict[str, tuple[int, Signature]] = {}  # of each camera's newest window that was looked at
 
@@ -158,19 +164,34 @@ class LiveJobs:
 
     def _profiling(self, command: StartProfiling, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
-        trials, n_train = jobs.run_in_lane(
-            jobs.profile_steps(
-                parts.samples, parts.shelf.detector(command.version), stream=command.stream, window=command.window,
-                configs=command.configs, epochs=command.epochs, data_frac=command.data_frac,
-                budget_gpu_s=command.budget_gpu_s, seed=self._seed(command.job), timer=spent, scoring=parts.scoring,
-                task=self._task_of(command.stream), yield_point=lane.checkpoint, replay_windows=parts.replay_windows,
-            ),
-            lane,
-        )  # fmt: skip
-        gpu_s = spent()
+        how: dict[str, Any] = {
+            "stream": command.stream, "window": command.window, "configs": command.configs, "epochs": command.epochs,
+            "data_frac": command.data_frac, "budget_gpu_s": command.budget_gpu_s, "seed": self._seed(command.job), "timer": spent,
+            "scoring": parts.scoring, "task": self._task_of(command.stream), "replay_windows": parts.replay_windows,
+            "halving": parts.profile_halving,
+        }  # fmt: skip
+        serving = parts.shelf.detector(command.version)
+        if self._members is not None and parts.trials_at_once > 1:
+            trials, n_train, gpu_s = self._profiled_at_once(self._members, command, lane, serving, how)
+        else:
+            steps = jobs.profile_steps(parts.samples, serving, yield_point=lane.checkpoint, **how)
+            trials, n_train = jobs.run_in_lane(steps, lane)
+            gpu_s = spent()
         return lambda at_s: ev.ProfileDone(
             at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s
         )
+
+    def _profiled_at_once(
+        self, members: Members, command: StartProfiling, lane: Lane, serving: Detector, how: dict[str, Any]
+    ) -> tuple[tuple[ProfileTrial, ...], int, float]:
+        """(trials, labelled frames, GPU-seconds of all lanes)."""
+        with members.lanes(command.job, lane, min(self._parts.trials_at_once, len(command.configs))) as lanes:
+            found = jobs.profile_at_once(
+                self._parts.samples, serving, lanes, on_turn=partial(members.divide, command.job), **how
+            )  # fmt: skip
+        if found.report is not None:
+            log.info("%s: %d trials at once (alpha %.2f)", command.stream, found.report.share_max, found.report.alpha)
+        return found.trials, found.n_train, found.gpu_s
 
     def _retraining(self, command: StartRetraining, lane: Lane, spent: Spent) -> MakeEvent:
         parts, notes = self._parts, list[str]()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from edge.gpu.base import ComputeBackend, Fault, Lane, ShareReport
+from edge.gpu.members import Members
 from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
@@ -152,7 +153,8 @@ class BoxRuntime:
         self.outcomes: deque[tuple[WindowOutcome, float, float]] = deque(maxlen=20)
         #: What each job was promised and received, per closed window; as far back as `outcomes`.
         self.window_shares: deque[tuple[int, tuple[ShareReport, ...]]] = deque(maxlen=20)
-        self._share_book = ShareBook(parts.backend.report, parts.clock.monotonic_s())
+        self._members = Members(parts.backend)
+        self._share_book = ShareBook(self._members.report, parts.clock.monotonic_s())
         self.notes: deque[tuple[float, Note]] = deque(maxlen=50)
         self.ready = False
         self.started_utc = parts.clock.utc_s()
@@ -167,7 +169,7 @@ class BoxRuntime:
         self._complaints: dict[str, str] = {}
         self._going_back: dict[str, str] = {}
         self._observed: dict[str, tuple[Observation, ...]] | None = None  # as it was when the box started
-        self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of)
+        self._live_jobs = LiveJobs(parts, on_epoch=self._on_epoch, task_of=self._task_of, members=self._members)
         self._helpers: list[threading.Thread] = []
         self._needs = Needs(parts.backend)
         self._known_faults: set[Fault] = set()
@@ -361,7 +363,7 @@ class BoxRuntime:
             text = f"{fault.job}: {fault.text} ({fault.remedy})" if fault.job else f"{fault.text} ({fault.remedy})"
             self._note(Note(stream=stream, code=f"compute-{fault.code}", text=redact(text)))
             if fault.code == "hung" and fault.removed and self.jobs.pop(fault.job, None) is not None:
-                self.parts.backend.cancel(fault.job)
+                self._members.cancel(fault.job)
                 self.post(functools.partial(_failed_event, fault.job, stream, fault.code, fault.text))
         self._known_faults = set(faults)
 
@@ -472,7 +474,7 @@ class BoxRuntime:
         self.parts.sampler.stop()
         self.swapper.stop()
         for job_id in list(self.jobs):
-            self.parts.backend.cancel(job_id)
+            self._members.cancel(job_id)
         for camera_id, entry in self.watched.items():
             entry.worker.stop()
             self.parts.backend.cancel(infer_job(camera_id))
@@ -495,7 +497,7 @@ class BoxRuntime:
     def _set_shares(self, command: SetShares) -> None:
         self.shares_pct = dict(command.shares_pct)
         self.spare_pct = command.spare_pct
-        self.parts.backend.set_shares(self.shares_pct)
+        self._members.set_shares(self.shares_pct)
 
     def _set_knobs(self, command: SetKnobs) -> None:
         entry = self.watched.get(command.stream)
@@ -507,7 +509,7 @@ class BoxRuntime:
         entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions)
 
     def _cancel_job(self, command: CancelJob) -> None:
-        self.parts.backend.cancel(command.job)
+        self._members.cancel(command.job)
 
     def _reject_model(self, command: RejectModel) -> None:
         log.info("%s: model %s not admitted: %s", command.stream, command.version, command.reason)

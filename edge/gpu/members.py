@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from edge.gpu.base import ComputeBackend, Lane
+from edge.gpu.base import ComputeBackend, Lane, ShareReport
 from scheduler.salus.types import MemoryNeed
 
 
@@ -35,6 +35,17 @@ class Members:
                 self._shares_pct = before
                 raise
 
+    def report(self, span_s: float = 10.0) -> dict[str, ShareReport]:
+        """As `ComputeBackend.report`, a job's lanes as one."""
+        found = self._backend.report(span_s)
+        with self._lock:
+            members = {name: job for job, names in self._names.items() for name in names[1:]}
+        told = {name: report for name, report in found.items() if name not in members}
+        for name, job in members.items():
+            if name in found and job in told:
+                told[job] = _together(told[job], found[name])
+        return told
+
     def cancel(self, job: str) -> None:
         """As `ComputeBackend.cancel`, with all lanes of the job."""
         with self._lock:
@@ -44,14 +55,19 @@ class Members:
 
     @contextmanager
     def lanes(self, job: str, own: Lane, count: int, *, need: MemoryNeed | None = None) -> Iterator[list[Lane]]:
-        """The job's own lane and count - 1 more, the share with the first until `divide` says otherwise. need: memory of each further
-        lane, measured where it is not given. Raises what `open_lane` raises; no lane is left open then."""
-        names = [job, *(f"{job}+{n}" for n in range(1, count))]
+        """The job's own lane and up to count - 1 more, the share with the first until `divide` says otherwise. need: memory of each
+        further lane (None: as much as the job's own). A lane that would have to wait for memory is not among them: Salus's admission
+        caps how many trials run at once. Raises what `open_lane` raises; no lane is left open then."""
         opened: list[Lane] = []
+        need = need or getattr(self._backend.memory().get(job), "need", None)
         try:
-            opened.extend(self._backend.open_lane(name, need=need) for name in names[1:])
+            for n in range(1, count):
+                opened.append(self._backend.open_lane(f"{job}+{n}", need=need))
+                if self._waits_for_memory(job, opened[-1].job):
+                    self._backend.close_lane(opened.pop().job)
+                    break
             with self._lock:
-                self._names[job], self._running[job] = names, (0,)
+                self._names[job], self._running[job] = [job, *(lane.job for lane in opened)], (0,)
             yield [own, *opened]
         finally:
             with self._lock:
@@ -69,6 +85,12 @@ class Members:
                 self._running[job] = tuple(running)
                 self._apply()
 
+    def _waits_for_memory(self, job: str, further: str) -> bool:
+        """On a backend that admits by memory at all: the job's own lane has a place there, the further one has none."""
+        memory = self._backend.memory()
+        own, other = memory.get(job), memory.get(further)
+        return own is not None and own.lane is not None and other is not None and other.lane is None
+
     def _apply(self) -> None:
         parts: dict[str, float] = {}
         for job, share_pct in self._shares_pct.items():
@@ -76,3 +98,16 @@ class Members:
             names = self._names.get(job, [job])
             parts |= {name: share_pct / len(running) if n in running else 0.0 for n, name in enumerate(names)}
         self._backend.set_shares(parts)
+
+
+def _together(one: ShareReport, other: ShareReport) -> ShareReport:
+    """Two lanes of one job over the span of the first; the second may be younger."""
+    part = other.span_s / one.span_s if one.span_s else 0.0
+    return ShareReport(
+        job=one.job,
+        promised_pct=one.promised_pct + other.promised_pct * part,
+        received_pct=one.received_pct + other.received_pct * part,
+        backlogged_frac=max(one.backlogged_frac, other.backlogged_frac * part),
+        iterations=one.iterations + other.iterations,
+        span_s=one.span_s,
+    )

@@ -17,7 +17,7 @@ from edge.jobs.gate import GateResult, gate_refs, gate_steps, older_refs
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
-from edge.jobs.profile import profile_steps
+from edge.jobs.profile import ProfiledAtOnce, profile_at_once, profile_steps
 from edge.jobs.train import half_way, retrain_steps
 from models.tasks.base import Scoring
 
@@ -26,6 +26,7 @@ __all__ = [
     "GoldenWork",
     "LabelResult",
     "ProbeResult",
+    "ProfiledAtOnce",
     "SampleRef",
     "Samples",
     "Scoring",
@@ -43,6 +44,7 @@ __all__ = [
     "pools",
     "probe_refs",
     "probe_steps",
+    "profile_at_once",
     "profile_steps",
     "quality_of",
     "quality_steps",
