@@ -13,7 +13,8 @@ as long as the job, and in a lane's pool they would make it outlive its iteratio
 only, so that a job is not without numbers, and again later.
 
 That costs a few ms (a new pool, 10 to 20 us per operation), so it is done for a job's first iterations and seldom later. In between a
-*light* reading only looks whether the lane's pool grew in this iteration, which means that the job took more than anything before.
+*light* reading only looks whether the lane's pool grew in this iteration, which means that the job took more than anything before, and
+whether something outlived it there, which makes the next readings full ones until the job holds no more than before.
 
 Not seen: memory that libraries take past torch's allocator (TensorRT engines, NCCL), and the CUDA context itself (several hundred MiB);
 `CudaLanes.memory_mib` leaves room for them.
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edge.gpu.cuda import CudaDevice, Pool
+from edge.gpu.cuda import CudaDevice, Pool, PoolState
 from edge.gpu.memory import Meter
 from scheduler.salus.types import MemoryNeed
 
@@ -44,7 +45,8 @@ class CudaMemoryMeter:
         self._tensors = tensors
         self._iterations = 0
         self._readings = 0
-        self._reserved_before_mib = 0.0
+        self._suspect = False  # something outlived an iteration
+        self._before = PoolState(reserved_mib=0.0, live_mib=0.0)
         self._usage: MemoryNeed | None = None
 
     @property
@@ -55,13 +57,13 @@ class CudaMemoryMeter:
     @property
     def in_full(self) -> bool:
         """The next reading is to be in full, in a pool of its own."""
-        return self._readings < FULL_READINGS or self._readings % FULL_PERIOD == 0
+        return self._suspect or self._readings < FULL_READINGS or self._readings % FULL_PERIOD == 0
 
     @contextmanager
     def measuring(self, pool: Pool | None) -> Iterator[None]:
         """Around the body of an iteration that allocates from `pool` (None: a warm-up), a new one when the reading is `in_full`. The
         pool is read later, when the device is done: `read`."""
-        self._reserved_before_mib = self._cuda.pool_state(pool).reserved_mib if pool is not None else 0.0
+        self._before = PoolState(reserved_mib=0.0, live_mib=0.0) if pool is None else self._cuda.pool_state(pool)
         if not self.in_full:
             yield
             return
@@ -82,8 +84,11 @@ class CudaMemoryMeter:
         if in_full or before is None:
             found = self._tensors.usage()
             held_mib = max(state.live_mib, found.persistent_mib if found is not None else 0.0)
+            self._suspect = before is not None and held_mib > before.persistent_mib
             self._usage = MemoryNeed(persistent_mib=held_mib, ephemeral_mib=taken_mib)
-        elif state.reserved_mib > self._reserved_before_mib:
+            return state.live_mib > 0
+        self._suspect = state.live_mib > self._before.live_mib
+        if state.reserved_mib > self._before.reserved_mib:
             self._usage = MemoryNeed(persistent_mib=before.persistent_mib, ephemeral_mib=max(before.ephemeral_mib, taken_mib))
         return state.live_mib > 0
 

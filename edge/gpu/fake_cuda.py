@@ -106,15 +106,23 @@ def _give_back(memory: _Memory, size: list[float]) -> None:
 class FakeTensor:
     """A number of MiB in a pool, until `free` is called."""
 
-    def __init__(self, pool: FakePool, mib: float) -> None:
+    def __init__(self, pool: FakePool, mib: float, made_by: dict[int, tuple[float, float]]) -> None:
         self.mib = mib
         self._pool: FakePool | None = pool
+        self._made_by, self._thread = made_by, threading.get_ident()
         pool.take(mib)
+        made_by[self._thread] = made_by.get(self._thread, (0.0, 0.0))
+        self._count(mib)
+
+    def _count(self, mib: float) -> None:
+        now_mib, most_mib = self._made_by[self._thread]
+        self._made_by[self._thread] = (now_mib + mib, max(most_mib, now_mib + mib))
 
     def free(self) -> None:
         if self._pool is not None:
             self._pool.free(self.mib)
             self._pool = None
+            self._count(-self.mib)
 
 
 class FakeCudaDevice:
@@ -144,6 +152,7 @@ class FakeCudaDevice:
         self._memory = _Memory(total_mib)
         self._default_pool = FakePool(self._memory)
         self._here = threading.local()
+        self._made_by: dict[int, tuple[float, float]] = {}  # thread -> (MiB now, most since it was last asked)
         self._lost = False
         self.kept: list[tuple[Any, FakeStream]] = []
 
@@ -237,7 +246,13 @@ class FakeCudaDevice:
         _, pool = self._place()
         with self._changed:
             self._require_sound()
-            return FakeTensor(pool, mib)
+            return FakeTensor(pool, mib, self._made_by)
+
+    def made_here_mib(self) -> tuple[float, float]:
+        """In tensors that the calling thread made and nobody freed: (now, most since the last time it asked)."""
+        now_mib, most_mib = self._made_by.get(threading.get_ident(), (0.0, 0.0))
+        self._made_by[threading.get_ident()] = (now_mib, now_mib)
+        return now_mib, most_mib
 
     def lose(self) -> None:
         """An illegal address somewhere: from now on everything fails."""
@@ -370,16 +385,21 @@ class FakePartition:
 
 
 class FakeTensorMeter:
-    """What `edge.gpu.memory.TensorMeter` is to torch, for tensors a job declares with `holds`."""
+    """What `edge.gpu.memory.TensorMeter` is to torch: tensors that the measured thread made and that are alive, on `cuda`, and those
+    that are said to be (`held_mib`: made elsewhere, weights say)."""
 
-    def __init__(self) -> None:
+    def __init__(self, cuda: FakeCudaDevice | None = None) -> None:
         self.held_mib = 0.0
+        self._cuda = cuda
         self._usage: MemoryNeed | None = None
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
+        if self._cuda is not None:
+            self._cuda.made_here_mib()
         yield
-        self._usage = MemoryNeed(persistent_mib=self.held_mib, ephemeral_mib=0.0)
+        now_mib, most_mib = self._cuda.made_here_mib() if self._cuda is not None else (0.0, 0.0)
+        self._usage = MemoryNeed(persistent_mib=self.held_mib + now_mib, ephemeral_mib=most_mib - now_mib)
 
     def usage(self) -> MemoryNeed | None:
         return self._usage

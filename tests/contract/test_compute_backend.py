@@ -9,6 +9,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +56,7 @@ class MemoryBench(Bench, Protocol):
     def using(self, mib: float) -> AbstractContextManager[None]:
         """The calling job takes memory for the body."""
 
-    def hold(self, mib: float) -> None:
+    def hold(self, mib: float) -> object:
         """The calling job takes memory and keeps it."""
 
     def now_s(self) -> float: ...
@@ -136,17 +137,29 @@ class CudaLanesBench:
 
     sees_inside = True
     keeps = True
+    memory_mib = 100.0
+    hung_s = 30.0
     backend: ComputeBackend
 
     def __init__(self, mode: str) -> None:
         self.clock = FakeClock(start_s=1000.0)
         self.lends = mode == "work-conserving"
         self.cuda = FakeCudaDevice(self.clock)
-        device = CudaLanes(self.cuda, clock=self.clock, tensors=FakeTensorMeter)
-        self.backend = Executor(device, mode=mode, clock=self.clock)  # type: ignore[arg-type]
+        tensors = partial(FakeTensorMeter, self.cuda)
+        device = CudaLanes(self.cuda, clock=self.clock, tensors=tensors, memory_mib=self.memory_mib)
+        self.backend = Executor(device, mode=mode, clock=self.clock, hung_s=self.hung_s)  # type: ignore[arg-type]
         self.work = self.cuda.compute
         self.spawn = self.clock.spawn
         self.join = self.clock.join
+        self.now_s = self.clock.monotonic_s
+        self.sleep = self.clock.sleep
+        self.hold = self.cuda.allocate
+
+    @contextmanager
+    def using(self, mib: float) -> Iterator[None]:
+        tensor = self.cuda.allocate(mib)
+        yield
+        tensor.free()
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance_to(self.clock.monotonic_s() + seconds)
@@ -651,7 +664,7 @@ def test_a_job_that_takes_more_than_there_is_is_removed_and_the_others_go_on(roo
 
 
 def test_a_job_that_leaks_is_told_and_removed_before_it_fills_the_device(roomy: MemoryBench) -> None:
-    roomy.backend.set_shares({"leaky": 100.0, "other": 50.0})
+    roomy.backend.set_shares({"leaky": roomy.backend.capacity_pct / 2, "other": roomy.backend.capacity_pct / 4})
     other = Story(roomy, "other", need=part(roomy, 0.1, 0.1))
     leaky = Story(roomy, "leaky", hold=(0.01,), need=part(roomy, 0.0, 0.1))
     roomy.pass_time(60.0)
@@ -664,7 +677,7 @@ def test_a_job_that_leaks_is_told_and_removed_before_it_fills_the_device(roomy: 
 
 
 def test_a_job_that_hangs_is_told_once_and_the_others_go_on(roomy: MemoryBench) -> None:
-    roomy.backend.set_shares({"hung": 50.0, "other": 50.0, "late": 50.0})
+    roomy.backend.set_shares(dict.fromkeys(("hung", "other", "late"), roomy.backend.capacity_pct / 4))
     other = Story(roomy, "other")
     lane = roomy.backend.open_lane("hung")
 

@@ -189,7 +189,7 @@ def test_what_the_first_iteration_makes_for_good_stays_out_of_the_lane() -> None
     world.run(3.0)
     lane_pools = [place.pool for place in world.device._lanes.values() if place.pool is not None]
     assert [pool.live_mib for pool in lane_pools] == [0.0]  # S4: at a boundary the lane holds nothing
-    assert world.backend.memory()["a"].need.ephemeral_mib == pytest.approx(200.0)  # type: ignore[union-attr]
+    assert world.backend.memory()["a"].need.ephemeral_mib == pytest.approx(100.0)  # type: ignore[union-attr]
     world.stop()
 
 

@@ -1,0 +1,159 @@
+"""What an iteration takes on a GPU: readings in full and light ones, warm-up, neighbours, leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from edge.clock import FakeClock
+from edge.gpu.cuda_memory import FULL_PERIOD, FULL_READINGS, CudaMemoryMeter
+from edge.gpu.fake_cuda import FakeCudaDevice, FakeOutOfMemory, FakePool, FakeTensor, FakeTensorMeter
+from scheduler.salus.types import MemoryNeed
+
+
+class Iterations:
+    """A job's iterations, one after the other, without a backend. pool: the lane's."""
+
+    def __init__(self) -> None:
+        self.cuda = FakeCudaDevice(FakeClock(), launch_s=0.0)
+        self.meter = CudaMemoryMeter(self.cuda, FakeTensorMeter(self.cuda))
+        self.stream = self.cuda.stream()
+        self.pool: FakePool | None = None
+
+    def run(self, body: Callable[[], object]) -> MemoryNeed | None:
+        if self.meter.warming_up:
+            pool = None
+        elif self.meter.in_full or self.pool is None:
+            pool = self.pool = self.cuda.pool()
+        else:
+            pool = self.pool
+        with self.meter.measuring(pool), self.cuda.inside(self.stream, pool):
+            body()
+        if self.meter.read(pool):
+            self.pool = None
+        self.meter.counted()
+        return self.meter.usage()
+
+    def take(self, mib: float) -> None:
+        self.cuda.allocate(mib).free()
+
+
+@pytest.fixture
+def job() -> Iterations:
+    return Iterations()
+
+
+def test_a_warm_up_is_measured_by_its_tensors_only(job: Iterations) -> None:
+    assert job.meter.warming_up
+    kept: list[FakeTensor] = []
+    usage = job.run(lambda: (kept.append(job.cuda.allocate(50.0)), job.take(120.0)))
+    assert usage == MemoryNeed(persistent_mib=50.0, ephemeral_mib=120.0)
+    assert not job.meter.warming_up
+
+
+def test_a_reading_in_full_sees_both_classes(job: Iterations) -> None:
+    kept: list[FakeTensor] = []
+    job.run(lambda: kept.append(job.cuda.allocate(50.0)))
+    assert job.run(lambda: job.take(200.0)) == MemoryNeed(persistent_mib=50.0, ephemeral_mib=200.0)
+
+
+def test_neighbours_are_not_counted(job: Iterations) -> None:
+    job.run(lambda: None)
+    neighbour = job.cuda.stream()
+
+    def body() -> None:
+        with job.cuda.inside(neighbour, job.cuda.pool()):
+            pass
+        job.take(30.0)
+
+    FakeTensor(FakePool(job.cuda._memory), 700.0, {})  # somebody else's, alive
+    assert job.run(body) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=30.0)
+
+
+def test_light_readings_follow_a_job_that_takes_more(job: Iterations) -> None:
+    for _ in range(FULL_READINGS + 1):
+        job.run(lambda: job.take(100.0))
+    assert not job.meter.in_full
+    assert job.run(lambda: job.take(100.0)) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=100.0)
+    usage = job.run(lambda: job.take(260.0))
+    assert usage == MemoryNeed(persistent_mib=0.0, ephemeral_mib=260.0)
+
+
+def test_full_readings_come_back_now_and_then(job: Iterations) -> None:
+    kinds = []
+    for _ in range(3 * FULL_PERIOD):
+        kinds.append(job.meter.in_full)
+        job.run(lambda: job.take(1.0))
+    assert kinds[:FULL_READINGS] == [True] * FULL_READINGS
+    assert [n for n, full in enumerate(kinds) if full and n >= FULL_READINGS] == [FULL_PERIOD, 2 * FULL_PERIOD]
+
+
+def test_a_leak_makes_readings_full_until_it_stops(job: Iterations) -> None:
+    kept: list[FakeTensor] = []
+    for _ in range(FULL_READINGS + 1):
+        job.run(lambda: job.take(10.0))
+    held = []
+    for _ in range(6):
+        usage = job.run(lambda: kept.append(job.cuda.allocate(5.0)))
+        assert usage is not None
+        held.append(usage.persistent_mib)
+    assert held == sorted(held)
+    assert held[-1] == pytest.approx(30.0)
+    assert job.meter.in_full
+    job.run(lambda: job.take(10.0))
+    job.run(lambda: job.take(10.0))
+    assert not job.meter._suspect
+
+
+def test_a_pool_in_which_something_lives_is_not_the_lanes_any_more(job: Iterations) -> None:
+    job.run(lambda: None)
+    kept: list[FakeTensor] = []
+    job.run(lambda: kept.append(job.cuda.allocate(5.0)))
+    assert job.pool is None
+
+
+def test_pools_give_back_what_they_had_when_they_are_dropped() -> None:
+    cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
+    stream = cuda.stream()
+    for _ in range(5):
+        with cuda.inside(stream, cuda.pool()):
+            cuda.allocate(80.0).free()
+    assert cuda.memory_mib() == (100.0, 100.0)
+    assert cuda.most_mib == 80.0
+
+
+def test_a_full_device_refuses() -> None:
+    cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
+    with cuda.inside(cuda.stream(), None):
+        kept = cuda.allocate(90.0)
+        with pytest.raises(FakeOutOfMemory, match="10 MiB are free") as caught:
+            cuda.allocate(20.0)
+        assert cuda.kind_of(caught.value) == "memory"
+        kept.free()
+        cuda.allocate(20.0)
+    cuda.give_back_cached()
+    assert cuda.memory_mib()[0] == pytest.approx(80.0)
+
+
+def test_urgent_kernels_go_first_and_partitions_hold() -> None:
+    clock = FakeClock()
+    cuda = FakeCudaDevice(clock, sms=100, launch_s=0.0)
+    streams = {
+        "normal": cuda.stream(),
+        "urgent": cuda.stream(urgent=True),
+        "part": cuda.partition_stream((0,), 20, urgent=False),
+    }
+    ended: dict[str, float] = {}
+
+    def run(name: str, compute_s: float) -> None:
+        with cuda.inside(streams[name], None):
+            cuda.compute(compute_s)
+            cuda.wait(cuda.mark(streams[name]))
+        ended[name] = clock.monotonic_s()
+
+    for name, compute_s in (("normal", 1.0), ("urgent", 0.8), ("part", 0.2)):
+        clock.spawn(partial(run, name, compute_s))
+    clock.advance_to(10.0)
+    assert ended == pytest.approx({"urgent": 1.0, "part": 1.0, "normal": 2.0})
