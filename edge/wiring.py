@@ -269,6 +269,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 serve=serve,
                 serve_later=serve_later,
                 retrain_steps=retrain,
+                trials_at_once=config.window.profile_at_once if backend.name == "lanes" else 1,
+                profile_halving=config.window.profile_halving,
             )  # fmt: skip
         )
         if processes is not None:

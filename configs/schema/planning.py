@@ -119,6 +119,13 @@ class WindowSection(Section):
     profile_data_frac: float = setting(
         0.5, unit="fraction", gt=0, le=1, text="Part of the training labels that a micro-profiling trial uses."
     )
+    profile_at_once: int = setting(
+        1, unit="trials", ge=1, le=16,
+        text="Most micro-profiling trials at once; fewer where measuring shows that more do not pay (docs/trials.md). 1: one by one.",
+    )  # fmt: skip
+    profile_halving: bool = setting(
+        False, text="Stop the trial of a family that is clearly worse than a cheaper one after 1, 2, 4, ... epochs."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

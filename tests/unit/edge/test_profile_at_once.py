@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,11 @@ from edge import jobs
 from edge.gpu.lanes import LaneBackend
 from edge.gpu.members import Members
 from edge.jobs.profile import ProfiledAtOnce, profile_at_once
+from edge.live_jobs import LiveJobs
 from models.fake import FakeDetector
+from models.tasks.detection import DETECTION
+from scheduler.commands import StartProfiling
+from scheduler.events import ProfileDone
 from scheduler.types import Detections, RetrainConfig
 from tests.support.memory_samples import MemorySamples
 
@@ -112,3 +117,32 @@ def test_cancelling_stops_every_lane() -> None:
     assert [type(e) for e in ended] == [JobCancelled]
     assert threading.active_count() == before
     backend.close()
+
+
+def profiled(trials_at_once: int, members: bool = True) -> ProfileDone:
+    """The command that the engine gives, carried out on a live box's lanes."""
+    backend = LaneBackend(capacity_pct=200)
+    given = Members(backend) if members else None
+    parts = SimpleNamespace(
+        samples=samples(), shelf=SimpleNamespace(detector=lambda version: FakeDetector(skill=0.4)), scoring=jobs.Scoring(),
+        seed=1, replay_windows=1, trials_at_once=trials_at_once, profile_halving=False,
+    )  # fmt: skip
+    live: Any = LiveJobs(parts, on_epoch=lambda *_: None, task_of=lambda _: DETECTION, members=given)  # type: ignore[arg-type]
+    command = StartProfiling(
+        job="p", stream="a", window=2, version="v", configs=tuple(FAMILIES), epochs=2, data_frac=0.5, budget_gpu_s=1e9
+    )
+    lane = backend.open_lane("p")
+    (given or backend).set_shares({"p": 200.0})
+    started_s = time.thread_time()
+    event = live.body(command)(lane, lambda: time.thread_time() - started_s)(5.0)
+    assert set(backend.report()) == {"p"}
+    backend.close()
+    return event
+
+
+def test_the_box_hears_the_same_whatever_ran_at_once() -> None:
+    plain, packed, alone = profiled(1), profiled(3), profiled(3, members=False)
+    shown = [[(t.config.name, t.quality) for t in event.trials] for event in (plain, packed, alone)]
+    assert shown[0] == shown[1] == shown[2]
+    assert {event.n_train for event in (plain, packed, alone)} == {18}
+    assert all(event.gpu_s > 0 for event in (plain, packed, alone))
