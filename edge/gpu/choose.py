@@ -165,6 +165,7 @@ def _on_cpu(gpus: GpusSection, clock: Clock) -> ComputeBackend:
 
 
 def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
+    from edge.gpu.cuda_lanes import MAX_LANES
     from edge.gpu.executor import Executor
     from edge.gpu.none import NoShares
 
@@ -172,14 +173,16 @@ def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
     if gpus.backend == "none":
         return NoShares(device, capacity_pct=gpus.capacity_pct, clock=clock)
     return Executor(
-        device, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy, max_lanes=gpus.max_lanes, clock=clock
-    )
+        device, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy,
+        max_lanes=MAX_LANES if gpus.max_lanes is None else gpus.max_lanes, clock=clock,
+    )  # fmt: skip
 
 
 def _in_partition(
     gpus: GpusSection, part: MigInstance, clock: Clock, look: Look, environ: MutableMapping[str, str]
 ) -> ComputeBackend:
     """One partition, in this process: CUDA lets a process see no more than one."""
+    from edge.gpu.cuda_lanes import MAX_LANES
     from edge.gpu.executor import Executor
     from edge.gpu.mig import MigBackend, Part
 
@@ -187,7 +190,8 @@ def _in_partition(
     device = timed(cuda_device(gpus, clock, lambda: facts_of(gpus, look)), clock)
     if isinstance(clock, DeviceClock):
         clock.part = part.size_pct / 100.0
-    inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=gpus.max_lanes, clock=clock)
+    max_lanes = MAX_LANES if gpus.max_lanes is None else gpus.max_lanes
+    inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=max_lanes, clock=clock)
     one = Part(id=part.uuid, name=part.name, size_pct=part.size_pct, memory_mib=device.memory_mib, inside=inside)
     return MigBackend([one], clock=clock, facts=lambda: facts_of(gpus, look), capacity_pct=gpus.capacity_pct)
 

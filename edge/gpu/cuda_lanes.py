@@ -32,6 +32,10 @@ from scheduler.overlap import Overlap
 from scheduler.pacing import PacingMode
 from scheduler.salus.types import MemoryNeed
 
+#: Most memory lanes on a GPU when the configuration does not say. Opening one for every job would take the memory that later jobs need
+#: for good: of 16 GiB, 13 lanes hold 43 small models, unlimited ones 25 (card, example T3). torch has 32 streams per priority.
+MAX_LANES = 12
+
 
 @dataclass(kw_only=True)
 class _MemoryLane:
@@ -279,4 +283,4 @@ def cuda_lanes(
             remedy="install the NVIDIA driver and a CUDA build of PyTorch, or run on the CPU",
         )
     device = CudaLanes(TorchCudaDevice(index), memory_mib=memory_mib, facts=facts)
-    return Executor(device, capacity_pct=capacity_pct, mode=mode)
+    return Executor(device, capacity_pct=capacity_pct, mode=mode, max_lanes=MAX_LANES)
