@@ -32,7 +32,7 @@ from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
 from edge.gpu.device import Device, Seat
 from edge.gpu.tenants import ASIDE, Tenants
-from scheduler.pacing import Ledger, Pacer, PacingMode
+from scheduler.pacing import EPSILON_S, Ledger, Pacer, PacingMode
 from scheduler.salus.policies import LaneJob, join, lane_policy, rejoin
 from scheduler.salus.types import MemoryNeed
 
@@ -380,7 +380,8 @@ class Executor:
         rate = self._pacer.rate_pct(lane.job) / 100.0
         if lane.role == "infer" or not self._infer_running or rate <= 0:
             return 0.0
-        return max(0.0, (self.give_way_s - self._pacer.balance_s(lane.job)) / rate)
+        missing_s = self.give_way_s - self._pacer.balance_s(lane.job)
+        return missing_s / rate if missing_s > EPSILON_S else 0.0  # rounding must not cost a wait that no clock can keep
 
     def _others_wait_for(self, place: int) -> bool:
         return any(self._tenants.place(other._key) == place for other in self._queue.values())
