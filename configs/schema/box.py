@@ -108,6 +108,8 @@ class GpusSection(Section):
              f"capacity_pct {self.capacity_pct} cannot be kept: one GPU is 100 pct, and a box uses one in this release"),
             (own and self.policy != "plan", f"policy {self.policy} is for backend lanes or mig; {self.backend} has no lanes"),
             (own and self.max_lanes is not None, f"max_lanes is for backend lanes or mig; {self.backend} has no lanes"),
+            (self.policy == "srtf" and self.max_lanes not in (None, 1),
+             f"policy srtf runs one job at a time, so it has one lane, not {self.max_lanes}: leave max_lanes out"),
             (bool(self.mig_instance) and self.backend != "mig", "mig_instance is for backend mig"),
             (bool(self.mig_instance) and not self.mig_instance.startswith("MIG-"),
              "mig_instance must be the UUID of a partition (MIG-...), as nvidia-smi -L lists it"),

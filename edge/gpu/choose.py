@@ -142,6 +142,13 @@ def mode_of(gpus: GpusSection) -> PacingMode:
     return "work-conserving" if gpus.work_conserving else "capped"
 
 
+def lanes_on_gpu(gpus: GpusSection) -> int | None:
+    """Most memory lanes; None: as many as the policy is meant for (`srtf` is right in one only)."""
+    from edge.gpu.cuda_lanes import MAX_LANES
+
+    return gpus.max_lanes or (MAX_LANES if gpus.policy == "plan" else None)
+
+
 def facts_of(gpus: GpusSection, look: Look) -> tuple[DeviceFacts, ...]:
     """The facts of the one device that is configured, as of the newest look."""
     return tuple(facts for facts in look().facts if facts.index == gpus.index)
@@ -165,7 +172,6 @@ def _on_cpu(gpus: GpusSection, clock: Clock) -> ComputeBackend:
 
 
 def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
-    from edge.gpu.cuda_lanes import MAX_LANES
     from edge.gpu.executor import Executor
     from edge.gpu.none import NoShares
 
@@ -174,7 +180,7 @@ def _on_gpu(gpus: GpusSection, clock: Clock, look: Look) -> ComputeBackend:
         return NoShares(device, capacity_pct=gpus.capacity_pct, clock=clock)
     return Executor(
         device, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy,
-        max_lanes=MAX_LANES if gpus.max_lanes is None else gpus.max_lanes, clock=clock,
+        max_lanes=lanes_on_gpu(gpus), clock=clock,
     )  # fmt: skip
 
 
@@ -182,7 +188,6 @@ def _in_partition(
     gpus: GpusSection, part: MigInstance, clock: Clock, look: Look, environ: MutableMapping[str, str]
 ) -> ComputeBackend:
     """One partition, in this process: CUDA lets a process see no more than one."""
-    from edge.gpu.cuda_lanes import MAX_LANES
     from edge.gpu.executor import Executor
     from edge.gpu.mig import MigBackend, Part
 
@@ -190,8 +195,7 @@ def _in_partition(
     device = timed(cuda_device(gpus, clock, lambda: facts_of(gpus, look)), clock)
     if isinstance(clock, DeviceClock):
         clock.part = part.size_pct / 100.0
-    max_lanes = MAX_LANES if gpus.max_lanes is None else gpus.max_lanes
-    inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=max_lanes, clock=clock)
+    inside = Executor(device, mode=mode_of(gpus), policy=gpus.policy, max_lanes=lanes_on_gpu(gpus), clock=clock)
     one = Part(id=part.uuid, name=part.name, size_pct=part.size_pct, memory_mib=device.memory_mib, inside=inside)
     return MigBackend([one], clock=clock, facts=lambda: facts_of(gpus, look), capacity_pct=gpus.capacity_pct)
 

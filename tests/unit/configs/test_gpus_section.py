@@ -25,6 +25,7 @@ def problems(gpus: str) -> str:
         ("{device: cuda, capacity_pct: 200}", "capacity_pct 200 cannot be kept"),
         ("{device: cuda, backend: green, policy: fair}", "policy fair is for backend lanes or mig"),
         ("{backend: none, max_lanes: 2}", "none has no lanes"),
+        ("{policy: srtf, max_lanes: 2}", "so it has one lane, not 2"),
         ("{mig_instance: MIG-1}", "is for backend mig"),
         ("{device: cuda, backend: mig, mig_instance: GPU-1}", "MIG-"),
         ("{policy: fastest}", "gpus.policy"),

@@ -15,6 +15,7 @@ from configs.schema import GpusSection
 from edge.clock import FakeClock
 from edge.gpu import choose
 from edge.gpu.choose import VISIBLE, build_backend, chosen_instance, facts_of, why_not
+from edge.gpu.cuda_lanes import MAX_LANES
 from edge.gpu.executor import Executor
 from edge.gpu.fake_nvml import FakeGpu, FakeMig, FakeNvml
 from edge.gpu.lanes import CpuDevice, LaneBackend
@@ -99,7 +100,7 @@ def test_a_lost_gpu_beside_the_one_in_use_is_nobodys_problem() -> None:
 
 def test_the_cpu_backends_are_as_configured() -> None:
     clock = FakeClock()
-    lanes = built("{capacity_pct: 150, policy: srtf, max_lanes: 2, memory_mib: 512}", survey_of(), clock)
+    lanes = built("{capacity_pct: 150, policy: srtf, max_lanes: 1, memory_mib: 512}", survey_of(), clock)
     assert isinstance(lanes, LaneBackend)
     assert (lanes.capacity_pct, lanes._policy, lanes.clock) == (150, lane_policy("srtf"), clock)
     assert lanes._tenants.capacity_mib == 512
@@ -176,3 +177,8 @@ def test_green_and_mps_are_built_for_the_configured_gpu(backend: str, where: str
         assert (about["gpu"], about["data_dir"], environ) == ("GPU-b", Path("data"), {})
     else:
         assert (about["index"], environ) == (0, {VISIBLE: "GPU-b"})
+
+
+def test_lanes_are_capped_on_a_gpu_except_where_the_policy_says_how_many() -> None:
+    texts = ("{device: cuda}", "{device: cuda, max_lanes: 3}", "{device: cuda, policy: srtf}", "{device: cuda, policy: pack}")
+    assert [choose.lanes_on_gpu(gpus(text)) for text in texts] == [MAX_LANES, 3, None, None]
