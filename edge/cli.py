@@ -384,7 +384,7 @@ def one_of(field: str, text: str, known: tuple[str, ...]) -> Any:
 
 @app.command()
 def decide(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya or slaq.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya, slaq, salus or fluid.")],
     input_file: Annotated[
         Path | None, typer.Argument(metavar="INPUT.json", help="The situation; - reads standard input.", show_default=False)
     ] = None,
