@@ -1,4 +1,4 @@
-"""The golden model in a form that labels faster on this machine, for evaluations: OpenVINO's is about 1.5 times torch's on a CPU.
+"""The golden model in a form that labels faster on this machine, for evaluations: OpenVINO's is about 1.4 times torch's on a CPU.
 
 What a label costs in virtual time does not change, only what it takes really. A form's labels are those of the model as it is up to
 rounding; since one box in thousands may differ, they are remembered apart (`golden_key`)."""
