@@ -46,6 +46,8 @@ HUNG_S = 60.0
 RESTED_S = 0.05
 #: Policies that order the jobs of a lane: they need as many lanes as the device runs pieces at a time, not one for each job.
 ORDERED = ("fair", "rr")
+#: So long a lane is kept for the job that has just left it, if an ordering policy says it is its turn again: it needs a moment to ask.
+GRACE_S = 0.001
 #: Policies that run one job only and keep its lane idle between its iterations.
 ONE_ONLY = ("fifo", "srtf")
 #: Faults that are remembered.
@@ -135,6 +137,7 @@ class Executor:
         self._lanes: dict[str, ExecutorLane] = {}
         self._holders: dict[int, ExecutorLane] = {}  # memory lane -> who is inside an iteration in it
         self._queue: dict[str, ExecutorLane] = {}  # those who want to start an iteration
+        self._kept: dict[int, tuple[ExecutorLane, float]] = {}  # memory lane -> (who may come back, until when), see GRACE_S
         self._infer_running = 0
         self._opened = 0
         self._faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
@@ -270,6 +273,7 @@ class Executor:
             assert place not in self._holders, f"{lane.job}: lane {place} is taken"
             lane._inside, lane._holds = True, place
             self._holders[place] = lane
+            self._kept.pop(place, None)
             self._tenants.begin(lane._key)
             self._start(lane, iteration=True)
             measure = self.device.measures_always or self._tenants.wants_measuring(lane._key)
@@ -298,7 +302,17 @@ class Executor:
         self._pacer.rest(lane.job, now_s)
         if measured:
             self._learn_memory(lane, now_s)
+        if self._policy.name in ORDERED and place is not None:
+            self._keep_if_next(lane, place, now_s)
         return self._pass_on(place, now_s)
+
+    def _keep_if_next(self, lane: ExecutorLane, place: int, now_s: float) -> None:
+        """Keeps the lane for a moment for the job that has just left it, if it would be its turn again."""
+        lane._queued, self._queue[lane._key] = True, lane
+        if self._pick(place, now_s) is lane:
+            self._kept[place] = (lane, now_s + GRACE_S)
+        lane._queued = False
+        del self._queue[lane._key]
 
     def _checkpoint(self, lane: ExecutorLane) -> None:
         lane._seat.settle()
@@ -349,6 +363,9 @@ class Executor:
         lane._gives_way = way_s > 0
         if lane._gives_way or not iteration:
             return way_s
+        kept_for, until_s = self._kept.get(place, (lane, now_s))
+        if kept_for is not lane and until_s - now_s > EPSILON_S:
+            return until_s - now_s
         return 0.0 if self._is_its_turn(lane, place, now_s) else math.inf
 
     def _require_open(self, lane: ExecutorLane, now_s: float) -> None:
