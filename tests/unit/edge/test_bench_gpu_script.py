@@ -21,13 +21,14 @@ ABSENT = (
 
 BLOCKED = f"""
 import runpy, sys
+from importlib.machinery import PathFinder
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {ABSENT!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+class Absent(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {ABSENT!r} else super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, Absent())
+sys.meta_path[sys.meta_path.index(PathFinder)] = Absent
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
