@@ -14,10 +14,11 @@ with NaN, which is worse than any score and never promoted. Hyperband and succes
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from configs.errors import UsageError
 from scheduler.fluid.types import Trial, TrialGroup
@@ -78,11 +79,11 @@ class Grid:
 
 
 def random_search(space: Mapping[str, Sequence[object]], count: int, *, seed: int) -> tuple[dict[str, object], ...]:
-    """`count` different configurations drawn from a space of named values (all of them where there are no more)."""
+    """`count` different configurations drawn from a space of named values (all of them where there are no more). seed: 0 or more."""
     names = sorted(space)
     size = math.prod(len(space[name]) for name in names)
-    picks = random.Random(seed).sample(range(size), min(count, size))
-    return tuple(_configuration(space, names, index) for index in picks)
+    picks = np.random.default_rng(seed).choice(size, min(count, size), replace=False)
+    return tuple(_configuration(space, names, int(index)) for index in picks)
 
 
 def _configuration(space: Mapping[str, Sequence[object]], names: Sequence[str], index: int) -> dict[str, object]:
@@ -239,10 +240,10 @@ class Pbt:
             return ()
         like = self._copies(told, done)
         budget = min(self.budget, done + self.interval)
-        rng = random.Random(f"{self.seed}/{done}")
+        rng = np.random.default_rng((self.seed, round(1000 * done)))
         return tuple(
             Ask(
-                trial=t, budget=budget, done=done, like=like.get(t), factor=rng.choice(self.factors) if t in like else 1.0
+                trial=t, budget=budget, done=done, like=like.get(t), factor=float(rng.choice(self.factors)) if t in like else 1.0
             )
             for t in self.population
         )  # fmt: skip
