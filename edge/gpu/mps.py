@@ -271,7 +271,7 @@ class MpsBackend(Executor):
     def serve(self, trained: Detector, job: str, *, builder: str = ModelFile.builder) -> RemoteDetector:
         """A detector whose predictions are made by a process of `job`, started when the first is asked for; its share is known then.
         Raises StorageError when the weights cannot be written for it."""
-        model = self._kept(trained, job, builder)
+        model = self._keep_weights(trained, job, builder)
         detector = RemoteDetector(
             trained, partial(self._process_for, job, model), clock=self.remote_clock, lost=partial(self._lost, job, model)
         )
@@ -294,7 +294,7 @@ class MpsBackend(Executor):
                     on_note=on_note,
                 )
             )  # fmt: skip
-        model = self._kept(serving, job)
+        model = self._keep_weights(serving, job)
         try:
             worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
             return (
@@ -322,7 +322,7 @@ class MpsBackend(Executor):
             shutil.rmtree(self._weights_dir, ignore_errors=True)
             self._weights_dir.mkdir(parents=True)
 
-    def _kept(self, detector: Detector, job: str, builder: str = ModelFile.builder) -> ModelFile:
+    def _keep_weights(self, detector: Detector, job: str, builder: str = ModelFile.builder) -> ModelFile:
         with self._lock:
             self._made += 1
             number = self._made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.clock import FakeClock
-from edge.gpu.mps import CONTEXT_MIB, LIMIT_FACTOR, limit_mib, next_pct
+from edge.gpu.executor import Executor
+from edge.gpu.lanes import CpuDevice
+from edge.gpu.mps import CONTEXT_MIB, LIMIT_FACTOR, MpsBackend, limit_mib, next_pct
 from edge.gpu.remote import RemoteClock
 from edge.gpu.worker import is_poisoned
 from scheduler.salus.types import MemoryNeed
@@ -106,3 +110,17 @@ def test_work_done_elsewhere_is_charged_to_the_thread_that_waited() -> None:
 )
 def test_what_a_context_does_not_survive(text: str, poisoned: bool) -> None:
     assert is_poisoned(RuntimeError(text)) is poisoned
+
+
+def test_nothing_of_the_executor_is_hidden_by_accident() -> None:
+    """The backend is an executor with processes: a name that both use for different things would break one of them."""
+    clock = FakeClock()
+    core = set(vars(Executor(CpuDevice(clock=clock), clock=clock)))
+    own = set(re.findall(r"self\.(\w+)(?:: [^=\n]+)? = |self\.(\w+), ", inspect.getsource(MpsBackend.__init__)))
+    assigned = {name for pair in own for name in pair if name}
+    assert "_detectors" in assigned
+    assert not assigned & core
+    assert not assigned & set(dir(Executor))
+    assert not set(vars(MpsBackend)) & core
+    meant = {"open_lane", "close_lane", "set_shares", "change_cost", "close", "name"}
+    assert {name for name in set(vars(MpsBackend)) & set(dir(Executor)) if not name.startswith("__")} == meant
