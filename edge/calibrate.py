@@ -51,17 +51,18 @@ class Subject:
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is measured. shares_pct: each kind at each of them; repeats: of each; span_s: least time of one measurement; most_s:
-    after that it counts as too slow; iterations: at least so many in a measurement."""
+    after that it counts as too slow; iterations: at least so many in a measurement, because turns
+    fall differently beside another job."""
 
     shares_pct: tuple[float, ...] = (10.0, 25.0, 50.0, 75.0, 100.0)
     repeats: int = 3
     span_s: float = 3.0
     most_s: float = 24.0
-    iterations: int = 4
+    iterations: int = 8
 
 
 FULL = Plan()
-QUICK = Plan(shares_pct=(25.0, 50.0, 100.0), repeats=2, span_s=1.0, most_s=10.0, iterations=3)
+QUICK = Plan(shares_pct=(25.0, 50.0, 100.0), repeats=2, span_s=1.0, most_s=10.0, iterations=5)
 
 
 class Bench:

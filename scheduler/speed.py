@@ -135,11 +135,12 @@ def _full(shares: Sequence[float], fitted: Sequence[float], along: SpeedFit | No
 
 
 def _curve(points: Sequence[SpeedPoint], along: SpeedFit | None) -> tuple[tuple[float, float], ...]:
-    """Points as pairs, with (0, 0), with exactly 1 at 100, and continued along another curve where they end below 100."""
+    """Points as pairs, with (0, 0), with exactly 1 at 100, and continued along another curve where that goes on."""
     pairs = {0.0: 0.0} | {p.share_pct: p.factor for p in points}
-    last_pct = max(pairs)
-    if last_pct < FULL_PCT and along is not None:
-        pairs |= {x: y for x, y in along.curve if x > last_pct}
+    last_pct, last = points[-1].share_pct, points[-1].factor
+    tied = along.at(last_pct) if along is not None else 0.0
+    if along is not None and tied > 0:
+        pairs |= {x: y * last / tied for x, y in along.curve if x > last_pct}
     pairs[FULL_PCT] = 1.0
     ordered = sorted(pairs.items())
     # Rounding, and the tie to another curve, must not make it fall anywhere.

@@ -22,7 +22,7 @@ from models.detector import YieldPoint
 from scheduler.ekya.estimate import SpeedCurve
 
 PLAN = Plan(shares_pct=(25.0, 50.0, 100.0), repeats=2, span_s=2.0, most_s=60.0, iterations=4)
-BRIEF = Plan(shares_pct=(50.0, 100.0), repeats=1, span_s=1.0, most_s=60.0, iterations=3)
+BRIEF = Plan(shares_pct=(50.0, 100.0), repeats=1, span_s=4.0, most_s=60.0, iterations=20)
 HERE: dict[str, Any] = {"machine": "A processor, 2 cores", "devices": (), "backend": "lanes", "capacity_pct": 100}
 
 
@@ -276,6 +276,7 @@ def test_the_box_plans_with_what_was_measured_here_for_its_own_models(tmp_path: 
     assert "it knows nothing of tinydet-edge, tinydet-golden" in said[1]
 
 
+@pytest.mark.slow
 def test_the_jobs_of_the_demos_models_really_run() -> None:
     """One iteration of each, with the real built-in models."""
     from edge.wiring import subjects_of

@@ -107,6 +107,15 @@ def test_beside_another_job_only_the_shape_counts_and_it_is_tied_to_the_lonely_c
     assert planned([alone], []).curve == fit(alone).curve
 
 
+def test_where_nothing_was_measured_beside_another_the_lonely_curve_goes_on() -> None:
+    """On two cores nobody can have 200 pct beside another: a job is one thread, so the curve stays flat and does not begin anew."""
+    alone, beside = of({50: [5.0], 100: [10.0], 200: [10.0]}), of({50: [4.0], 100: [9.0]})
+    made = planned([alone], [beside])
+    assert made.curve == ((0.0, 0.0), (50.0, pytest.approx(4 / 9, abs=1e-6)), (100.0, 1.0), (200.0, 1.0))
+    assert SpeedCurve(made.curve).at(200) == pytest.approx(1.0)
+    assert planned([of({100: [10.0], 200: [18.0]})], [of({100: [8.0]})]).curve[-1] == (200.0, 1.8)
+
+
 def test_models_of_different_speed_are_pooled_by_shares() -> None:
     fast, slow = of({50: [60.0], 100: [100.0]}), of({50: [0.4], 100: [1.0]})
     assert pooled([fast, slow]).curve == ((0.0, 0.0), (50.0, 0.5), (100.0, 1.0))
