@@ -55,7 +55,6 @@ class CudaSeat:
         self.role: Role = role
         self._device = device
         self._meter = meter
-        self._kept: list[Pool] = []  # pools in which something of the job outlived its iteration
         self._lanes_used: set[int] = set()
         self._stream: Stream | None = None  # of the iteration in flight
         self._piece: tuple[Event, float] | None = None  # start of the piece in flight: its event, the host's time
@@ -79,9 +78,8 @@ class CudaSeat:
             ):  # what a warm-up left cached is in no lane's account, and pools do not ask for it back when they need more
                 self._device.cuda.give_back_cached()
             outlived = measure and self._meter.read(pool)
-            if outlived:
-                self._kept.append(pool)
-            if outlived or lane is None:  # what was cached aside is in no lane's account
+            # A dropped pool gives back what it had cached, and lives on for the tensors in it. What was cached aside is in no account.
+            if outlived or lane is None:
                 place.pool = None
         except Exception as error:
             self._device.judge(error, self.job)
@@ -129,7 +127,6 @@ class CudaSeat:
 
     def close(self) -> None:
         """What the job left cached in its lanes goes back to the driver when the lane's next pool is made."""
-        self._kept.clear()
         self._device.left(self.job, self._lanes_used)
 
 
@@ -205,9 +202,10 @@ class CudaLanes:
         return place.stream
 
     def pool_for(self, place: _MemoryLane, stream: Stream, *, fresh: bool, warm_up: bool) -> Pool | None:
-        """Where an iteration allocates. A measured one replaces the lane's pool: what that had cached is given back first, so that
-        measuring takes no memory beyond the lane's."""
+        """Where an iteration allocates. A warm-up and a measured one do without the lane's pool: what that had cached is given back
+        first, so that they take no memory beyond the lane's."""
         if warm_up:
+            place.pool = None
             return None
         if fresh or place.pool is None or place.pool_stream is not stream:
             place.pool = None

@@ -72,7 +72,7 @@ class CudaMemoryMeter:
 
     def read(self, pool: Pool | None) -> bool:
         """What the iteration took is in `usage` from now on. Returns whether tensors outlive it in its pool: they are persistent, so the
-        pool has to be kept for them, and is no longer a lane's."""
+        pool is to be dropped (it lives on for them) and is no longer a lane's."""
         in_full = self.in_full
         self._readings += 1
         if pool is None:

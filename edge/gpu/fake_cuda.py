@@ -60,29 +60,52 @@ class FakeStream:
         return self.queue[0] if self.queue and isinstance(self.queue[0], _Kernel) else None
 
 
-class FakePool:
-    """Reserves what it needs and keeps it. reserved_mib: its size; live_mib: what is in use."""
+class _Book:
+    """What a pool holds. closed: its handle is gone, so nothing is cached any more."""
 
     def __init__(self, memory: _Memory) -> None:
-        self._memory = memory
-        self._size = [0.0]
-        self.live_mib = 0.0
-        weakref.finalize(self, _give_back, memory, self._size)
-
-    @property
-    def reserved_mib(self) -> float:
-        return self._size[0]
+        self.memory = memory
+        self.reserved_mib = self.live_mib = 0.0
+        self.closed = False
 
     def take(self, mib: float) -> None:
         grow_mib = max(0.0, self.live_mib + mib - self.reserved_mib)
-        self._memory.reserve(grow_mib)
-        self._size[0] += grow_mib
-        self.live_mib += mib
-        self._memory.live_mib += mib
+        self.memory.reserve(grow_mib)
+        self.reserved_mib += grow_mib
+        self._live(mib)
 
     def free(self, mib: float) -> None:
-        self.live_mib -= mib
-        self._memory.live_mib -= mib
+        self._live(-mib)
+        if self.closed:
+            self.give_back()
+
+    def close(self) -> None:
+        self.closed = True
+        self.give_back()
+
+    def give_back(self) -> None:
+        self.memory.reserved_mib -= self.reserved_mib - self.live_mib
+        self.reserved_mib = self.live_mib
+
+    def _live(self, mib: float) -> None:
+        self.live_mib = round(self.live_mib + mib, 9)
+        self.memory.live_mib += mib
+
+
+class FakePool:
+    """Reserves what it needs and keeps it until the handle is dropped; tensors in it live on."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self.book = _Book(memory)
+        weakref.finalize(self, self.book.close)
+
+    @property
+    def reserved_mib(self) -> float:
+        return self.book.reserved_mib
+
+    @property
+    def live_mib(self) -> float:
+        return self.book.live_mib
 
 
 class _Memory:
@@ -99,18 +122,14 @@ class _Memory:
         self.most_mib = max(self.most_mib, self.reserved_mib)
 
 
-def _give_back(memory: _Memory, size: list[float]) -> None:
-    memory.reserved_mib -= size[0]
-
-
 class FakeTensor:
     """A number of MiB in a pool, until `free` is called."""
 
     def __init__(self, pool: FakePool, mib: float, made_by: dict[int, tuple[float, float]]) -> None:
         self.mib = mib
-        self._pool: FakePool | None = pool
+        self._book: _Book | None = pool.book
         self._made_by, self._thread = made_by, threading.get_ident()
-        pool.take(mib)
+        pool.book.take(mib)
         made_by[self._thread] = made_by.get(self._thread, (0.0, 0.0))
         self._count(mib)
 
@@ -119,9 +138,9 @@ class FakeTensor:
         self._made_by[self._thread] = (now_mib + mib, max(most_mib, now_mib + mib))
 
     def free(self) -> None:
-        if self._pool is not None:
-            self._pool.free(self.mib)
-            self._pool = None
+        if self._book is not None:
+            self._book.free(self.mib)
+            self._book = None
             self._count(-self.mib)
 
 
@@ -221,9 +240,7 @@ class FakeCudaDevice:
         return self._memory.total_mib - self._memory.reserved_mib, self._memory.total_mib
 
     def give_back_cached(self) -> None:
-        pool = self._default_pool
-        self._memory.reserved_mib -= pool.reserved_mib - pool.live_mib
-        pool._size[0] = pool.live_mib
+        self._default_pool.book.give_back()
 
     def kind_of(self, error: BaseException) -> ErrorKind | None:
         if isinstance(error, FakeOutOfMemory):

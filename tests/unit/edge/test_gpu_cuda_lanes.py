@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -23,7 +25,8 @@ class World:
     def __init__(self, *, total_mib: float = 16_384.0, memory_mib: float | None = None, **settings: object) -> None:
         self.clock = FakeClock(start_s=100.0)
         self.cuda = FakeCudaDevice(self.clock, total_mib=total_mib, launch_s=0.0)
-        self.device = CudaLanes(self.cuda, clock=self.clock, tensors=FakeTensorMeter, memory_mib=memory_mib)
+        tensors = partial(FakeTensorMeter, self.cuda)
+        self.device = CudaLanes(self.cuda, clock=self.clock, tensors=tensors, memory_mib=memory_mib)
         self.backend = Executor(self.device, clock=self.clock, **settings)  # type: ignore[arg-type]
 
     def busy(self, lane: Lane, body: Callable[[], None]) -> None:
@@ -249,6 +252,44 @@ def test_a_job_that_asks_for_more_than_there_is_fails_alone() -> None:
     assert [(e.code, e.subject) for e in seen] == [("out_of_memory", "liar")]
     assert "smaller" in seen[0].remedy
     assert shares_of(world, 5.0)["b"] == pytest.approx(50.0, abs=2.0)
+    world.stop()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_admitted_set_never_runs_out_of_memory(seed: int) -> None:
+    """The device has not a MiB more than was promised to the jobs together; what they declare is what they take."""
+    rng = random.Random(seed)
+    world = World(total_mib=1000.0, memory_mib=1000.0, max_lanes=rng.choice((1, 3, 8)))
+    errors: list[Exception] = []
+
+    def live(job: str, need: MemoryNeed, iterations: int, start_s: float) -> None:
+        world.clock.sleep(start_s)
+        lane = world.backend.open_lane(job, need=need)
+        held = []
+        try:
+            for _ in range(iterations):
+                with lane.iteration():
+                    held += [] if held else [world.cuda.allocate(need.persistent_mib)]
+                    parts = [world.cuda.allocate(need.ephemeral_mib / 4) for _ in range(4)]
+                    world.cuda.compute(rng.uniform(0.01, 0.1))
+                    for part in parts:
+                        part.free()
+        except JobError as error:
+            errors.append(error)
+        for tensor in held:
+            tensor.free()
+        world.cuda.give_back_cached()
+        world.backend.close_lane(job)
+
+    jobs = [f"job{n}" for n in range(12)]
+    world.backend.set_shares(dict.fromkeys(jobs, 8.0))
+    for job in jobs:
+        need = MemoryNeed(persistent_mib=rng.uniform(5, 80), ephemeral_mib=rng.uniform(20, 400))
+        world.clock.spawn(partial(live, job, need, rng.randint(2, 12), rng.uniform(0.1, 5.0)))
+    world.run(200.0)
+    assert errors == []
+    assert world.backend.memory() == {}
+    assert world.cuda.most_mib <= 1000.0
     world.stop()
 
 
