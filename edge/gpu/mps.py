@@ -202,6 +202,7 @@ class MpsBackend(Executor):
         self._detectors: weakref.WeakKeyDictionary[RemoteDetector, tuple[str, ModelFile]] = weakref.WeakKeyDictionary()
         self._shares: dict[str, float] = {}
         self._roles: dict[str, Role] = {}
+        self._declared: dict[str, MemoryNeed] = {}
         self._made = 0
         self._recovering = threading.RLock()
         self._at_fault, self._recovered_s = False, -math.inf
@@ -227,11 +228,14 @@ class MpsBackend(Executor):
         whole = None if need is None else MemoryNeed(persistent_mib=need.peak_mib, ephemeral_mib=0.0)
         lane = super().open_lane(job, role=role, need=whole)
         self._roles[job] = role
+        if whole is not None:
+            self._declared[job] = whole
         return lane
 
     def close_lane(self, job: str) -> None:
         super().close_lane(job)
         self._roles.pop(job, None)
+        self._declared.pop(job, None)
 
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """See `edge.gpu.base`. The new shares hold from the next iterations on; percentages follow by standbys, one after the other."""
@@ -334,16 +338,19 @@ class MpsBackend(Executor):
         with self._recovering:
             if self._over:
                 raise JobError("the box ends", subject=job)
-            known = self.memory().get(job)
             env = self.daemon.client_env(
-                thread_pct=pct,
-                memory_mib=limit_mib(known.need if known else None),
-                below_normal=self._roles.get(job) != "infer",
+                thread_pct=pct, memory_mib=self._limit_mib(job), below_normal=self._roles.get(job) != "infer"
             )
             worker = self._new_process()
             worker.thread_pct = pct
             self._workers[job].add(worker)
         return worker, Settings(env=env, device=self._device, client=self._client)
+
+    def _limit_mib(self, job: str) -> float | None:
+        """By what was declared or measured, whichever is more: what a process held so far is no reason to give it less room."""
+        known = self.memory().get(job)
+        needs = [need for need in (self._declared.get(job), known.need if known else None) if need is not None]
+        return limit_mib(max(needs, key=lambda need: need.peak_mib, default=None))
 
     def _new_process(self) -> WorkerProcess:
         """The spare one, which has torch loaded already, else a new one; the next spare is made beside."""

@@ -174,12 +174,15 @@ class MpsDaemon:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def state(self) -> ServerState:
-        if self._pid() is None:
-            return ServerState.GONE
-        servers = self.servers()
+        try:
+            servers = self.servers() if self._pid() is not None else ()
+            said = self.ask(f"get_server_status {servers[0]}").lower() if servers else ""
+        except EnvironmentLacking:
+            if self._pid() is not None:
+                raise
+            return ServerState.GONE  # it ended while it was asked
         if not servers:
-            return ServerState.NONE
-        said = self.ask(f"get_server_status {servers[0]}").lower()
+            return ServerState.GONE if self._pid() is None else ServerState.NONE
         known = (s for s in (ServerState.FAULT, ServerState.INITIALIZING, ServerState.ACTIVE) if s.value in said)
         return next(known, ServerState.NONE)
 

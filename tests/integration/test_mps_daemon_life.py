@@ -164,6 +164,22 @@ def test_a_daemon_that_was_killed_is_started_anew(make: Callable[..., MpsDaemon]
     assert daemon.state() is ServerState.ACTIVE
 
 
+def test_a_daemon_that_ends_while_it_is_asked_is_gone(make: Callable[..., MpsDaemon], monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = make()
+    daemon.start()
+    ask = daemon.ask
+
+    def dies(command: str) -> str:
+        pid = daemon._pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert mps_daemon._until(lambda: not alive(pid), 10.0)
+        return ask(command)
+
+    monkeypatch.setattr(daemon, "ask", dies)
+    assert daemon.state() is ServerState.GONE
+
+
 def test_a_client_s_work_is_ended_before_its_process(make: Callable[..., MpsDaemon]) -> None:
     daemon = make()
     daemon.start()
