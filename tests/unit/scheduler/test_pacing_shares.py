@@ -22,6 +22,7 @@ class Worker:
 
     costs: Iterator[float]
     left_s: float = 0.0
+    charged_s: float = 0.0  # of the piece in work
     cost_s: float = 0.0
     resumed: bool = False
     pause_until_s: float = 0.0
@@ -43,6 +44,7 @@ def run_machine(
         pacer.open(job, now_s)
     while now_s < until_s:
         while pending and pending[0][0] <= now_s + 1e-12:
+            charge_running(pacer, workers, now_s)  # as the executor does
             pacer.set_shares(pending.pop(0)[1], now_s)
         running = [(j, w) for j, w in workers.items() if _runs(pacer, j, w, now_s)]
         rate = min(1.0, cores(now_s) / len(running)) if running else 0.0
@@ -51,12 +53,21 @@ def run_machine(
         for job, worker in running:
             worker.left_s -= rate * step_s
             if worker.left_s <= 1e-12:
-                pacer.charge(job, worker.cost_s, now_s, done=True)
+                pacer.charge(job, worker.cost_s - worker.charged_s, now_s, done=True)
+                worker.charged_s = 0.0
                 worker.left_s, worker.resumed = 0.0, False
                 if worker.pause_s:
                     pacer.rest(job, now_s)
                     worker.pause_until_s = now_s + worker.pause_s
         pacer.check()
+
+
+def charge_running(pacer: Pacer, workers: dict[str, Worker], now_s: float) -> None:
+    for job, worker in workers.items():
+        done_s = worker.cost_s - worker.left_s
+        if worker.left_s > 0 and done_s > worker.charged_s:
+            pacer.charge(job, done_s - worker.charged_s, now_s, done=False)
+            worker.charged_s = done_s
 
 
 def _runs(pacer: Pacer, job: str, worker: Worker, now_s: float) -> bool:
@@ -180,7 +191,7 @@ def test_after_a_starved_time_a_job_catches_up_by_at_most_the_burst(starved_s: f
 
 def test_share_zero_never_runs_and_unknown_jobs_have_zero() -> None:
     for mode in ("capped", "work-conserving"):
-        pacer = Pacer(capacity_pct=100, mode=mode)  # type: ignore[arg-type]
+        pacer = Pacer(capacity_pct=100, mode=mode)
         pacer.open("a", 0.0)
         pacer.open("b", 0.0)
         pacer.set_shares({"b": 50.0}, 0.0)
