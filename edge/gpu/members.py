@@ -56,10 +56,9 @@ class Members:
     @contextmanager
     def lanes(self, job: str, own: Lane, count: int, *, need: MemoryNeed | None = None) -> Iterator[list[Lane]]:
         """The job's own lane and up to count - 1 more, the share with the first until `divide` says otherwise. need: memory of each
-        further lane (None: as much as the job's own). A lane that would have to wait for memory is not among them: Salus's admission
+        further lane (None: measured). A lane that would have to wait for memory is not among them: Salus's admission
         caps how many trials run at once. Raises what `open_lane` raises; no lane is left open then."""
         opened: list[Lane] = []
-        need = need or getattr(self._backend.memory().get(job), "need", None)
         try:
             for n in range(1, count):
                 opened.append(self._backend.open_lane(f"{job}+{n}", need=need))
