@@ -247,6 +247,7 @@ class _Run:
     def _backward(self, micro: list[LabelledImage], distils: list[bool], batch_frac: float, updates: Updates) -> float:
         """Adds the gradients of a micro-batch, weighted by its part of the batch. Returns its mean loss per image."""
         changed = [augmented(sample, self._augmentation, self._rng) for sample in micro]
+        self._yield()
         try:
             with yielding_in_training(self._detector.trainable_layers(), self._yield_point):
                 with self._precision.forward():
@@ -273,12 +274,17 @@ class _Run:
         return loss + distance * (self._config.distill * len(old) / len(micro))
 
     def _update(self, updates: Updates, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self._yield()
         norm = updates.step()
         self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
         if self._skipped > (MAX_SKIPPED if updates.skips else 0):
             raise JobError("a gradient became infinite", subject=self._config.name, remedy=_LOWER_LR, code="nan")
         if not self._skipped:
             schedule.step()
+
+    def _yield(self) -> None:
+        if self._yield_point is not None:
+            self._yield_point()
 
     def _out_of_memory(self) -> JobError:
         return JobError(

@@ -38,8 +38,9 @@ from scheduler.salus.types import MemoryNeed
 
 #: A checkpoint that comes sooner than this after the last charge does nothing: layers of microseconds need no accounting.
 CHECKPOINT_MIN_S = 0.001
-#: Learning gives way to a frame in work while it has saved less compute than this; 0.1 s are one point of a 10 s span.
-GIVE_WAY_S = 0.1
+#: Learning gives way to a frame in work while it has saved less compute than this; 0.15 s are 1.5 points of a 10 s span. Less than what
+#: a job may save (`burst_s`), so that nothing is lost for ever.
+GIVE_WAY_S = 0.15
 #: No sign of life for this long inside an iteration: the job hangs.
 HUNG_S = 60.0
 #: A job that asks again sooner than this has not rested, see `scheduler.salus.policies.rejoin`.
