@@ -52,7 +52,10 @@ def filled(module: ModuleType, folder: Path, f1_of: dict[str, float], gpus: dict
     bench = module.Bench(data=folder, cache=folder)
     for run in module.main_runs():
         f1 = f1_of.get(run.policy, f1_of["uniform"] + (0.01 if run.policy == module.UNIFORM[0] else 0.0))
-        trainings: list[dict[str, Any]] = [{"predicted_f1": 0.7, "held_out_f1": 0.73}, {"predicted_f1": None, "held_out_f1": 0.1}]
+        trainings: list[dict[str, Any]] = [
+            {"predicted_f1": 0.7, "held_out_f1": 0.73},
+            {"predicted_f1": None, "held_out_f1": 0.1},
+        ]
         bench.keep(run, answer(dict.fromkeys(VIDEOS, f1), trainings=trainings))
     for at, f1 in gpus.items():
         for run in module.compute_runs(at):
