@@ -335,11 +335,11 @@ def _undelivered(seen: Sequence[MeasuredSpeed]) -> tuple[float, float] | None:
     for s in seen:
         if s.job == "training":
             found.setdefault((s.share_pct, bool(s.beside)), []).append(s)
-    medians = {share: statistics.median(s.received_pct for s in group) for (share, _), group in sorted(found.items())}
-    worst = min(medians, key=lambda share: medians[share] / min(share, THREAD_PCT), default=None)
-    if worst is None or medians[worst] >= DELIVERED_MIN_FRAC * min(worst, THREAD_PCT):
+    got = [(share, statistics.median(s.received_pct for s in group)) for (share, _), group in sorted(found.items())]
+    worst = min(got, key=lambda one: one[1] / min(one[0], THREAD_PCT), default=None)
+    if worst is None or worst[1] >= DELIVERED_MIN_FRAC * min(worst[0], THREAD_PCT):
         return None
-    return worst, medians[worst]
+    return worst
 
 
 def table(found: SpeedFile) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:

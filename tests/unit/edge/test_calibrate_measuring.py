@@ -22,7 +22,7 @@ from models.detector import YieldPoint
 from scheduler.ekya.estimate import SpeedCurve
 
 PLAN = Plan(shares_pct=(25.0, 50.0, 100.0), repeats=2, span_s=2.0, most_s=60.0, iterations=4)
-BRIEF = Plan(shares_pct=(50.0, 100.0), repeats=1, span_s=4.0, most_s=60.0, iterations=20)
+BRIEF = Plan(shares_pct=(50.0, 100.0), repeats=1, span_s=10.0, most_s=90.0, iterations=40)
 HERE: dict[str, Any] = {"machine": "A processor, 2 cores", "devices": (), "backend": "lanes", "capacity_pct": 100}
 
 
