@@ -180,8 +180,9 @@ class ProfileGroup:
         older = self._replay if config.replay_frac > 0 else ()
         teacher = self._serving.clone() if self._apart and config.distill > 0 else self._serving
         steps = retrain(
-            detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher
-        )
+            detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher,
+            yield_point=self._judge.yield_point,
+        )  # fmt: skip
         look_gpu_s, choose_gpu_s = self._before_gpu_s
         shown = n_profiled + n_replayed(config, n_profiled, len(older))
         return _Trial(

@@ -6,7 +6,7 @@ Three things decide when a job's next iteration runs, and all must agree:
     share    policy `plan`: its token bucket is not in debt (`scheduler.pacing`); the others: its share is not 0
     order    of the jobs in a lane that could run, the policy picks one (`scheduler.salus.policies`)
 
-Latency: jobs with the role `infer` share memory lanes only among themselves, so a frame never waits for a training step's lane. And
+Latency: jobs with the role `infer` share memory lanes with learning only where memory leaves no other way, and go first even there. And
 learning gives way: while a frame is analysed, learning jobs wait at their next checkpoint or iteration, as long as they can catch up
 (they save tokens meanwhile, `GIVE_WAY_S`). So learning delays a frame by one piece at most, and still gets its share.
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from configs.errors import JobCancelled
 from models.labelled import LabelledImage
+from models.microprofile_run import microprofile
 from models.retrain import retrain
 from models.torch_support import yielding_in_training
 from models.zoo import new_detector, spec_of
@@ -90,3 +91,16 @@ def test_a_retraining_gives_the_same_weights_with_them() -> None:
         states.append(detector.state())
     assert len(calls) > 2 * 3 * 2  # several layers, both ways, in each of six micro-batches
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_profiling_trial_yields_inside_its_steps_too() -> None:
+    """A frame need not wait longer for a trial than for a retraining; predictions are made without gradients, so these are steps."""
+    config, inside = RetrainConfig(name="short", epochs=2, batch=2), list[bool]()
+    trials = microprofile(
+        new_detector(spec_of("tinydet-edge"), seed=0), lessons(4), lessons(2), [config], epochs=1, data_frac=1.0, budget_gpu_s=1e9,
+        seed=0, timer=lambda: 0.0, yield_point=lambda: inside.append(torch.is_grad_enabled()),
+    )  # fmt: skip
+    for _ in trials:
+        pass
+    assert any(inside)
+    assert not all(inside)
