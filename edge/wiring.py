@@ -98,7 +98,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         prep_max_frac=config.window.prep_max_frac, overlap=config.window.overlap,
         label_frames=config.window.label_frames, holdout_frac=config.window.holdout_frac,
         gate_frames=config.window.gate_frames, gate_margin=config.window.gate_margin, min_gain=config.scheduler.min_gain,
-        golden_gpu_s=golden_cost_s, profile_epochs=config.window.profile_epochs,
+        golden_gpu_s=golden_cost_s, profile_every=config.window.profile_every, profile_epochs=config.window.profile_epochs,
         profile_data_frac=config.window.profile_data_frac, retrain=retrain_configs(config), speed=speed_of(config.gpus.capacity_pct),
         job_max_pct=JOB_MAX_PCT, calibrate=config.scheduler.calibrate, prune_every=config.scheduler.prune_every,
         prune_frac=config.scheduler.prune_frac, react=config.scheduler.react, react_quality=config.scheduler.react_quality,

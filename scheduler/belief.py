@@ -11,6 +11,7 @@ from scheduler import admission
 from scheduler.ekya import calibration, microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Running, StreamState
 from scheduler.prep import config_list
+from scheduler.prep_share import expected_gain
 from scheduler.types import Observation, RetrainOption
 
 #: Raw profiles that are remembered for pruning.
@@ -70,6 +71,23 @@ def remember_profile(stream: StreamState, state: BoxState, config: EngineConfig,
     stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
     if config.prune_every and microprofile.prune_due(stream.profiled, config.prune_every):
         stream.kept = microprofile.prune(stream.profiles, drop_frac=config.prune_frac, families=families(state, config))
+
+
+def recalled(stream: StreamState) -> tuple[RetrainOption, ...]:
+    """The camera's last profile, from today's quality on: each option's gain, scaled so that the best one wins no more than the camera's
+    newest retrainings did. Empty when they won nothing, or there is no profile."""
+    profile = stream.profiles[-1] if stream.profiles else ()
+    best = max((o.end_quality - stream.profiled_from for o in profile), default=0.0)
+    if best <= 0:
+        return ()
+    scale = min(1.0, expected_gain(stream.gains, full=True) / best)
+    return tuple(
+        replace(
+            option, end_quality=min(1.0, (stream.quality or 0.0) + scale * (option.end_quality - stream.profiled_from)),
+            quality_sd=max(option.quality_sd, LEAST_PROMISE_SD),
+        )
+        for option in profile
+    )  # fmt: skip
 
 
 def unprofiled_options(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[RetrainOption, ...]:

@@ -80,6 +80,7 @@ from scheduler.types import (
     Look,
     Observation,
     Plan,
+    RetrainOption,
     Snapshot,
     StreamOutcome,
     StreamPlan,
@@ -392,7 +393,7 @@ class BoxEngine:
             self._examine(stream, believed, measured)
         elif event.train and not self._needs.profiles and not self._needs.cached:
             stream.options = belief.unprofiled_options(stream, self.state, self.config)
-        self._next_prep(event.at_s)
+        self._go_on_preparing(stream, event.at_s)
 
     def _examine(self, stream: StreamState, believed: float | None, measured: float) -> None:
         """What comes after a camera's labels: nothing, more labels, a probe or its profile."""
@@ -404,7 +405,29 @@ class BoxEngine:
                 stream.remark = "no drift and nothing more to learn: only measured"
             return
         probe = prep.probe_of(stream, self.state, self.config) if prep.chooses(self._needs) else None
-        self._enqueue(probe or prep.profile_of(stream, self.state))
+        if probe is not None:
+            self._enqueue(probe)
+        else:
+            self._profile(stream)
+
+    def _profile(self, stream: StreamState) -> None:
+        """What its retrainings would bring: by a new profile, or by an earlier one and what came of it."""
+        if not prep.recalls(stream, self.state, self.config, self._needs):
+            self._enqueue(prep.profile_of(stream, self.state))
+            return
+        self._offer(stream, belief.recalled(stream))
+        stream.remark = f"profile of window {stream.profiled_in} recalled"
+
+    def _offer(self, stream: StreamState, options: tuple[RetrainOption, ...]) -> None:
+        """What the plan may choose from: options that help, or all where the policy does not care."""
+        floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
+        stream.options = tuple(belief.priced(o, self.state, self.config) for o in options if o.end_quality > floor)
+
+    def _go_on_preparing(self, stream: StreamState, at_s: float) -> None:
+        """The next task; and where nobody waits for the others, a plan with what this camera may do now."""
+        self._next_prep(at_s)
+        if self.config.overlaps and stream.options and self.state.prepares:
+            self._plan(at_s)
 
     def _models_offered(self, event: ModelsOffered) -> None:
         stream = self.state.streams.get(event.stream)
@@ -442,10 +465,10 @@ class BoxEngine:
         if stream.replaced in task.candidates:
             stream.replaced = None  # it has had its chance: only a new drift brings it back
         if chosen is None:
-            self._enqueue(prep.profile_of(stream, self.state))
+            self._profile(stream)
         else:
             self._take_up(stream, chosen, event.serving_quality or 0.0, shadow=never_served and self.config.shadow)
-        self._next_prep(event.at_s)
+        self._go_on_preparing(stream, event.at_s)
 
     def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float, *, shadow: bool = False) -> None:
         """Another version is to serve; when it does, its camera's profile begins from it. shadow: it has never served here."""
@@ -480,14 +503,13 @@ class BoxEngine:
         stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
         corrected = belief.corrected(stream, self.state, self.config, calibrate=self._calibrates)
         belief.remember_profile(stream, self.state, self.config, corrected)
-        floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
-        stream.options = tuple(belief.priced(o, self.state, self.config) for o in corrected if o.end_quality > floor)
+        if corrected:
+            stream.profiled_in, stream.profiled_from = self.state.window, stream.quality or 0.0
+        self._offer(stream, corrected)
         stream.examined = bool(stream.raw)
         if not stream.options:
             self._disband(stream)
-        self._next_prep(event.at_s)
-        if self.config.overlaps and stream.options and self.state.prepares:  # it need not wait for the others
-            self._plan(event.at_s)
+        self._go_on_preparing(stream, event.at_s)
 
     def _learn_delivery(self, task: Prep, gpu_s: float) -> None:
         """A machine that is busy with other things (or a job that cannot use all of its share) delivers less than promised; budgets
@@ -643,7 +665,7 @@ class BoxEngine:
         if task.kind == "reference":
             stream.learned = None  # its frames may be gone: that is not tried for ever
         elif task.kind == "probe":
-            self._enqueue(prep.profile_of(stream, self.state))
+            self._profile(stream)
         elif task.kind == "profile":
             self._disband(stream)
         self._next_prep(event.at_s)
@@ -676,7 +698,7 @@ class BoxEngine:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
         stream.swapping = "retrained"
         if self.state.prepares:
-            self._enqueue(prep.profile_of(stream, self.state))
+            self._profile(stream)
             self._next_prep(at_s)
         if self.state.phase == "planned":
             self._plan(at_s)

@@ -52,6 +52,8 @@ class EngineConfig:
     calibrate: correct predictions by what came of earlier ones (`scheduler.ekya.calibration`).
     hold_out: what came of predictions on other footage, measured before the box was put up; calibration begins with it.
     families: (configuration, family) where a family does not share its trials, as in a recorded trace; empty: those that do.
+    profile_every: a camera is profiled in every so-many-th window that it learns in; in between its last profile is recalled, scaled to
+    what its retrainings have really won (1: always profiled; not with groups).
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.
@@ -103,6 +105,7 @@ class EngineConfig:
     train_memory_mib: float = 0.0
     network: Network | None = None
     calibrate: bool = True
+    profile_every: int = 1
     prune_every: int = 2
     prune_frac: float = 0.2
     react: bool = True
@@ -253,6 +256,8 @@ class StreamState:
     offered: tuple[str, ...] = ()
     traits: Traits | None = None
     profile_gpu_s: float | None = None  # what its newest profile took
+    profiled_in: int | None = None  # window of its newest profile
+    profiled_from: float = 0.0  # quality that it was made from
     raw: tuple[RetrainOption, ...] = ()
     expected: dict[str, Expected] = field(default_factory=dict)
     judged: Running | None = None  # at the gate

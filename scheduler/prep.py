@@ -67,17 +67,19 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
         return first_share_pct(config, needs)
     seconds, spent_s = state.ends_s - state.opened_s, at_s - state.opened_s
     return prep_share.choose(
-        [_work(s, state, config) for s in live],
+        [_work(s, state, config, needs) for s in live],
         [prep_share.Watched(quality=config.prior_quality if s.quality is None else s.quality, knobs=s.knobs) for s in live],
         left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
         quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
     )  # fmt: skip
 
 
-def _work(stream: StreamState, state: BoxState, config: EngineConfig) -> prep_share.Work:
+def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> prep_share.Work:
     """Its labels, and its profile where it is examined in full: as dear as the last one, or as the labels."""
     label_gpu_s = wanted_labels(stream, config) * state.golden_gpu_s
-    profile_gpu_s = (label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s) if stream.full else 0.0
+    profile_gpu_s = label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
+    if not stream.full or recalls(stream, state, config, needs):
+        profile_gpu_s = 0.0
     gain = prep_share.expected_gain(stream.gains, full=stream.full)
     return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)
 
@@ -191,6 +193,13 @@ def _worth_a_look(stream: StreamState, state: BoxState, config: EngineConfig) ->
         serving=stream.version, replaced=stream.replaced, kept=stream.cached, signature=stream.signature, drifted=drifted,
         nearest=config.reuse_nearest, window=state.window, left=stream.left,
     )  # fmt: skip
+
+
+def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> bool:
+    """Is the camera's last profile new enough to be used again? Only where something came of it since."""
+    if config.profile_every <= 1 or config.group or not chooses(needs) or stream.profiled_in is None:
+        return False
+    return bool(stream.profiles) and bool(stream.gains) and state.window - stream.profiled_in < config.profile_every
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:

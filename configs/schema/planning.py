@@ -113,6 +113,13 @@ class WindowSection(Section):
     sample_fps: float = setting(
         1.0, unit="frames/s", gt=0, le=30, text="Rate at which frames of a camera are kept as candidates for labelling."
     )
+    profile_every: int = setting(
+        1,
+        unit="windows",
+        ge=1,
+        le=100,
+        text="A camera is profiled in every so-many-th window; in between its last profile is recalled, scaled to what came of it.",
+    )
     profile_epochs: int = setting(
         3, unit="epochs", ge=1, le=50, text="Epochs of a micro-profiling trial; the curve is extrapolated."
     )
