@@ -172,6 +172,7 @@ class Executor:
             if lane is None:
                 return
             lane._closed = True
+            self._queue.pop(lane._key, None)  # its thread may not have woken yet when others are asked about it
             now_s = self.clock.monotonic_s()
             self._pacer.close(job, now_s)
             if not lane._inside:

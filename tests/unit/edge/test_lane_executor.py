@@ -396,3 +396,18 @@ def test_a_need_that_is_refused_is_forgotten() -> None:
         with pytest.raises(JobError):
             needs.open_lane("a/train/1", ("retraining", "net"))
         needs.open_lane("a/train/2", ("retraining", "net"))
+
+
+def test_a_job_that_is_closed_while_it_waits_is_asked_nothing_more() -> None:
+    """Its thread may still sleep when the next job asks whose turn it is; it has no memory and no place by then."""
+    with world() as made:
+        for name in ("a", "b", "c"):
+            made.job(name, 1.0, need=LARGE)
+        made.backend.set_shares({"a": 50.0, "b": 50.0, "c": 50.0})
+        made.clock.advance_to(made.clock.monotonic_s() + 0.5)
+        waiting = next(name for name in ("a", "b", "c") if name in made.backend._queue)
+        made.backend.close_lane(waiting)
+        assert waiting not in made.backend._queue
+        made.backend.set_shares({name: 50.0 for name in ("a", "b", "c") if name != waiting})
+        made.clock.advance_to(made.clock.monotonic_s() + 10.0)
+        assert {name for name, at_s in made.runs if at_s > 5.0} == {"a", "b", "c"} - {waiting}
