@@ -75,7 +75,7 @@ def remember_profile(stream: StreamState, state: BoxState, config: EngineConfig,
 
 def recalled(stream: StreamState) -> tuple[RetrainOption, ...]:
     """The camera's last profile, from today's quality on: each option's gain, scaled so that the best one wins no more than the camera's
-    newest retrainings did. Empty when they won nothing, or there is no profile."""
+    newest retraining left to win (`prep_share.expected_gain`). Empty when they won nothing, or there is no profile."""
     profile = stream.profiles[-1] if stream.profiles else ()
     best = max((o.end_quality - stream.profiled_from for o in profile), default=0.0)
     if best <= 0:

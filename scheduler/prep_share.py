@@ -24,8 +24,8 @@ from scheduler.types import KnobProfile
 PRIOR_GAIN = 0.1
 #: Windows after this one in which a gain still counts.
 LATER_WINDOWS = 1.0
-#: Newest retrainings of a camera that its next one is judged by.
-RECENT = 3
+#: What is left to win after a retraining, as a part of what it won: on real cameras the next one wins less than half of it.
+LEFT_FRAC = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class Work:
 
 def expected_gain(gains: Sequence[float], *, full: bool) -> float:
     """What learning from this window should bring a camera. gains: what its newest retrainings won, newest last; full: it is examined
-    in full (it drifted, or has more to learn), else it is only measured."""
+    in full (it drifted, or has more to learn), else it is only measured. A camera that has just won much has less left to win;
+    else those that never had their turn would wait behind it for ever."""
     if not full:
         return 0.0
-    recent = [max(0.0, gain) for gain in gains[-RECENT:]]
-    return sum(recent) / len(recent) if recent else PRIOR_GAIN
+    return LEFT_FRAC * max(0.0, gains[-1]) if gains else PRIOR_GAIN
 
 
 def choose(

@@ -514,10 +514,10 @@ def main() -> None:
     found = list(rows(bench))
     print_videos(bench)
     print_rows(found)
-    print(f"\nthe runs took {took_s(bench):.0f} s, {bench.jobs} at a time; this call {time.monotonic() - started_s:.0f} s")
+    print(f"\nthe runs took {took_s(bench):.0f} s in all; this call {time.monotonic() - started_s:.0f} s")
     plots = draw_plots(bench, args.plots) if args.plots else []
     if args.page:
-        learning_page.write(args.page, Table(bench), found, took_s=took_s(bench), jobs=bench.jobs, plots=plots)
+        learning_page.write(args.page, Table(bench), found, took_s=took_s(bench), plots=plots)
 
 
 def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) -> None:

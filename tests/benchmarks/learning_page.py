@@ -44,13 +44,11 @@ def check(page: Path) -> None:
     _split(page.read_text(encoding="utf-8") if page.is_file() else "", page)
 
 
-def write(
-    page: Path, table: Table, rows: Sequence[Row], *, took_s: float, jobs: int, plots: Sequence[tuple[str, Path]]
-) -> None:
+def write(page: Path, table: Table, rows: Sequence[Row], *, took_s: float, plots: Sequence[tuple[str, Path]]) -> None:
     """Writes the part between the markers anew; every other byte of the page stays."""
     before, after = _split(page.read_text(encoding="utf-8"), page)
     shown = [(title, Path(os.path.relpath(path, page.parent)).as_posix()) for title, path in plots]
-    body = "\n".join(text(table, rows, took_s=took_s, jobs=jobs, plots=shown))
+    body = "\n".join(text(table, rows, took_s=took_s, plots=shown))
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
 
 
@@ -68,14 +66,13 @@ def text(
     rows: Sequence[Row],
     *,
     took_s: float,
-    jobs: int,
     plots: Sequence[tuple[str, str]],
     today: str = "",
     on: str = "",
 ) -> Iterator[str]:
     """The lines. plots: (title, path relative to the page)."""
     date = today or datetime.date.today().isoformat()
-    yield f"Written on {date}, on {on or machine()}: {took_s / 60:.0f} minutes of runs, {jobs} at a time."
+    yield f"Written on {date}, on {on or machine()}: {took_s / 60:.0f} minutes of runs."
     yield ""
     yield "| what | anchor | to reach | measured | |"
     yield "|---|---|---|---|---|"

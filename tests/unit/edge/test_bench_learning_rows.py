@@ -254,7 +254,7 @@ F1_OF = {"lookahead": 0.7, "thief-repeat": 0.66, "no-retrain": 0.5, "uniform": 0
 
 def page_of(module: ModuleType, bench: Any, page: Path, plots: list[tuple[str, Path]] | None = None) -> str:
     table = module.Table(bench)
-    module.learning_page.write(page, table, list(module.rows(bench)), took_s=3600.0, jobs=2, plots=plots or [])
+    module.learning_page.write(page, table, list(module.rows(bench)), took_s=3600.0, plots=plots or [])
     return page.read_text(encoding="utf-8")
 
 
@@ -273,7 +273,7 @@ def test_the_page_shows_numbers_anchors_windows_and_cameras(bench_learning: Modu
     page, marks = tmp_path / "learning.md", bench_learning.learning_page
     page.write_text(f"{marks.BEGIN}{marks.END}", encoding="utf-8")
     text = page_of(bench_learning, filled(bench_learning, tmp_path, F1_OF, {2: 0.65, 4: 0.72}), page)
-    assert "60 minutes of runs, 2 at a time." in text
+    assert "60 minutes of runs." in text
     rows = [line for line in text.splitlines() if line.startswith("| mean F1, lookahead against no-retrain")]
     assert len(rows) == 1
     assert "| >= +10 points | +20.0 points" in rows[0]

@@ -89,7 +89,7 @@ def test_it_is_the_best_of_all_shares(gains: list[float], gpu_s: float, quality:
 
 def test_what_a_camera_should_gain() -> None:
     assert expected_gain([], full=True) == PRIOR_GAIN
-    assert expected_gain([0.3, 0.2, 0.1, 0.0], full=True) == pytest.approx(0.1)  # the newest three
+    assert expected_gain([0.3, 0.2], full=True) == pytest.approx(0.1)  # half of the newest
     assert expected_gain([-0.2], full=True) == 0.0
     assert expected_gain([0.3], full=False) == 0.0
 
