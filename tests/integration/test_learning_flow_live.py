@@ -57,5 +57,7 @@ def test_two_cameras_share_a_retraining_and_each_keeps_a_version_of_its_own(tmp_
     for camera, model in models.items():
         assert model.version.stream == camera
         assert model.version.parent == f"{camera}-000001"
-        assert model.state in (ModelState.SERVING, ModelState.RETIRED)
+        # Each judges by its own few frames: one may refuse what the other took, and learn by itself.
+        refused = model.state is ModelState.REJECTED and "few frames do not prove" in model.reason
+        assert refused or model.state in (ModelState.SERVING, ModelState.RETIRED)
     assert len({m.version.sha256 for m in models.values()}) <= 2

@@ -76,11 +76,16 @@ class Device:
 class Gate:
     def __init__(self, device: Device, raises: BaseException | None = None) -> None:
         self.device, self.raises, self.entered, self.checked = device, raises, 0, 0
+        self.came = threading.Event()
+        self.waits_for: threading.Event | None = None
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
+        self.came.set()
         if self.raises is not None:
             raise self.raises
+        if self.waits_for is not None:
+            self.waits_for.wait(20.0)
         self.entered += 1
         yield
         self.device.local.now_s = self.device.clock() + self.device.seconds(1)
@@ -246,6 +251,7 @@ def test_a_cancelled_lane_stops_all(which: int) -> None:
     device = Device(lambda p: 1.0)
     gates = device.gates(2)
     gates[which].raises = JobCancelled("cancelled", subject="j")
+    gates[1 - which].waits_for = gates[which].came  # else one thread may do everything before the other has begun
     done: list[tuple[str, int]] = []
     with pytest.raises(JobCancelled):
         run_packed(Listed(stretches([500] * 4, done)), gates, share=2, clock=device.clock)
