@@ -251,11 +251,11 @@ class BoxEngine:
                 self._plan(at_s)
             return  # else a swap is under way, and its camera's profile follows
         state.active = task = state.queue.pop(0)
+        task.started_s = at_s
         if state.phase == "prepare":
             self._share_prep()
         else:
             self._emit_shares()
-        task.started_s, task.share_pct = at_s, self._prep_share()
         self._out.append(prep.start(task, state, self.config, self._needs, at_s))
 
     def _queue_labels(self, at_s: float) -> None:

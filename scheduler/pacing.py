@@ -152,6 +152,16 @@ def worst_deviation_pct(ledger: Ledger, span_s: float, *, from_s: float = -math.
     return low, high
 
 
+def check_shares(shares_pct: Mapping[str, float], capacity_pct: float) -> None:
+    """Raises ValueError for a share that is negative or not finite, and for more than `capacity_pct` in all."""
+    for job, share_pct in shares_pct.items():
+        if not math.isfinite(share_pct) or share_pct < 0:
+            raise ValueError(f"share of {job!r} must be 0 or more percent, got {share_pct}")
+    total_pct = sum(shares_pct.values())
+    if total_pct > capacity_pct + 1e-6:
+        raise ValueError(f"shares sum to {total_pct:g} pct, the capacity is {capacity_pct:g} pct")
+
+
 @dataclass(kw_only=True)
 class _Job:
     bucket: TokenBucket
@@ -209,12 +219,7 @@ class Pacer:
 
     def set_shares(self, shares_pct: Mapping[str, float], now_s: float) -> None:
         """Replaces all shares; jobs not named get 0. ValueError (nothing changed): negative, not finite, or too much."""
-        for job, share_pct in shares_pct.items():
-            if not math.isfinite(share_pct) or share_pct < 0:
-                raise ValueError(f"share of {job!r} must be 0 or more percent, got {share_pct}")
-        total_pct = sum(shares_pct.values())
-        if total_pct > self.capacity_pct + 1e-6:
-            raise ValueError(f"shares sum to {total_pct:g} pct, the capacity is {self.capacity_pct:g} pct")
+        check_shares(shares_pct, self.capacity_pct)
         for state in self._jobs.values():
             self._book(state, now_s)
         self._shares = dict(shares_pct)

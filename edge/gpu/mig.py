@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from configs.errors import JobCancelled, JobError
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
+from scheduler.pacing import check_shares
 from scheduler.partitions_mig import Bin, Placing, Tenant, place
 from scheduler.salus.types import MemoryNeed
 
@@ -125,12 +126,7 @@ class MigBackend:
 
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """See `edge.gpu.base`. Whoever lives in a partition stays there; shares that it cannot keep are cut in proportion."""
-        for job, share_pct in shares_pct.items():
-            if not math.isfinite(share_pct) or share_pct < 0:
-                raise ValueError(f"share of {job!r} must be 0 or more percent, got {share_pct}")
-        total_pct = sum(shares_pct.values())
-        if total_pct > self.capacity_pct + 1e-6:
-            raise ValueError(f"shares sum to {total_pct:g} pct, the capacity is {self.capacity_pct:g} pct")
+        check_shares(shares_pct, self.capacity_pct)
         with self._changed:
             self._shares = dict(shares_pct)
             self._place()

@@ -9,7 +9,6 @@ What a piece cost is asked of the same device seats that `lanes` uses (`edge.gpu
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from configs.errors import JobCancelled
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
 from edge.gpu.device import Device, Seat
-from scheduler.pacing import Account, Ledger
+from scheduler.pacing import Account, Ledger, check_shares
 from scheduler.salus.types import MemoryNeed
 
 
@@ -126,12 +125,7 @@ class NoShares:
 
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """Kept for the report only; checked as by every backend, so that a plan that is wrong is found here too."""
-        for job, share_pct in shares_pct.items():
-            if not math.isfinite(share_pct) or share_pct < 0:
-                raise ValueError(f"share of {job!r} must be 0 or more percent, got {share_pct}")
-        total_pct = sum(shares_pct.values())
-        if total_pct > self.capacity_pct + 1e-6:
-            raise ValueError(f"shares sum to {total_pct:g} pct, the capacity is {self.capacity_pct:g} pct")
+        check_shares(shares_pct, self.capacity_pct)
         with self._lock:
             self._shares = dict(shares_pct)
             now_s = self.clock.monotonic_s()
