@@ -28,7 +28,7 @@ from edge.gpu.cuda_lanes import CudaLanes, CudaSeat, _MemoryLane
 from edge.gpu.executor import Executor
 from edge.gpu.memory import Meter, TensorMeter
 from scheduler.overlap import Overlap
-from scheduler.pacing import PacingMode
+from scheduler.pacing import PacingMode, check_shares
 from scheduler.partitions import assign_groups, plan_partitions
 
 #: A change's price before one was measured: a context and a stream per changed job, documented as milliseconds.
@@ -221,15 +221,9 @@ class GreenBackend(Executor):
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """See `edge.gpu.base`. Contexts of the new partitions exist when this returns; EnvironmentLacking when the driver refuses one:
         then nothing has changed."""
-        self.require_possible(shares_pct)
+        check_shares(shares_pct, self.capacity_pct)  # before contexts are made
         self.green.repartition(shares_pct)
         super().set_shares(shares_pct)
-
-    def require_possible(self, shares_pct: Mapping[str, float]) -> None:
-        """ValueError as `set_shares` of the core would raise it, before contexts are made."""
-        total_pct = sum(shares_pct.values())
-        if total_pct > self.capacity_pct + 1e-6:
-            raise ValueError(f"shares sum to {total_pct:g} pct, the capacity is {self.capacity_pct:g} pct")
 
     def change_cost(self) -> ChangeCost:
         """The slowest change so far; new shares hold from each job's next iteration, nothing stops."""
