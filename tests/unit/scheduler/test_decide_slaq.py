@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from configs.errors import ConfigError
 from scheduler.decide import SYSTEMS, decide, system
 from scheduler.decide.slaq import JobInput, SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
+from tests.support import documented
 
 DOC = Path(__file__).parents[3] / "docs" / "decide.md"
 
@@ -26,20 +28,7 @@ def blocks() -> dict[str, Any]:
     return {name: json.loads(text) for name, text in found}
 
 
-def near(documented: Any, got: Any, path: str = "") -> None:
-    """Every documented key is there, and floats agree to the digits that are written."""
-    if isinstance(documented, dict):
-        assert documented.keys() == got.keys(), path
-        for key, value in documented.items():
-            near(value, got[key], f"{path}.{key}")
-    elif isinstance(documented, list):
-        assert len(documented) == len(got), path
-        for i, value in enumerate(documented):
-            near(value, got[i], f"{path}[{i}]")
-    elif isinstance(documented, float):
-        assert got == pytest.approx(documented, rel=1e-3, abs=2e-6), path
-    else:
-        assert got == documented, path
+near = partial(documented.near, rel=1e-3, abs=2e-6)
 
 
 def example() -> dict[str, Any]:
