@@ -1,0 +1,1 @@
+"""Orloj: which requests form the next batch, when run times vary with content (ms clock)."""

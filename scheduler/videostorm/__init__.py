@@ -1,0 +1,1 @@
+"""VideoStorm: which knobs each query runs with under its share, from quality-demand profiles and lag (clock of seconds)."""

@@ -1,0 +1,88 @@
+"""What the knob allocator speaks in: options of a query, what quality and lag are worth, allocations. Card: VideoStorm, sections 4-7.
+
+Shares and demands are percent of one device (100: one GPU, or one core), as everywhere in the box; the paper counts cores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A knob configuration c of a query's profile. demand_pct: D(c), device share that keeps up with the live stream; quality: Q(c), 0-1
+    against the golden configuration."""
+
+    name: str
+    demand_pct: float
+    quality: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """U(Q, L) = base + quality_weight * max(0, Q - quality_goal) - lag_weight_per_s * max(0, L - lag_goal_s), less
+    quality_penalty * max(0, quality_goal - Q) (section 5; the paper has no such penalty: 0 gives the printed formula).
+
+    base: U_B; quality_weight: a_Q; quality_goal: Q_M; lag_weight_per_s: a_L; lag_goal_s: L_M; quality_penalty: b_Q."""
+
+    base: float = 0.0
+    quality_weight: float = 1.0
+    quality_goal: float = 0.0
+    lag_weight_per_s: float = 1.0
+    lag_goal_s: float = 0.0
+    quality_penalty: float = 0.0
+
+    def at(self, quality: float, lag_s: float) -> float:
+        """U(Q, L)."""
+        return (
+            self.base
+            + self.quality_weight * max(0.0, quality - self.quality_goal)
+            - self.quality_penalty * max(0.0, self.quality_goal - quality)
+            - self.lag_weight_per_s * max(0.0, lag_s - self.lag_goal_s)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One query as the allocator sees it now. options: its profile, dominated ones may be among them; lag_s: L(t), seconds of video that
+    wait in front of it; mu: real over profiled demand; current: name of the option it runs with, None: it is new; current_pct: the share
+    it has. may_lag: False for a live camera, of which the newest frame wins: what does not fit is skipped, and never waits."""
+
+    id: str
+    options: tuple[Option, ...]
+    utility: Utility
+    lag_s: float = 0.0
+    mu: float = 1.0
+    current: str | None = None
+    current_pct: float = 0.0
+    may_lag: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.options:
+            raise ValueError(f"query {self.id} has no options")
+        numbers = [n for o in self.options for n in (o.demand_pct, o.quality)] + [self.lag_s, self.mu, self.current_pct]
+        if not all(map(math.isfinite, numbers)) or self.lag_s < 0 or self.mu <= 0:
+            raise ValueError(f"query {self.id}: finite numbers, no negative lag and a positive mu are needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """One query's part. option: knobs to run with, None: paused for want of capacity; lag_s: predicted at the horizon; utility: expected
+    there."""
+
+    query: str
+    share_pct: float
+    option: str | None
+    lag_s: float
+    utility: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """All queries' parts, in the order they were given. sum of share_pct <= the capacity. unmet: queries whose goals cannot be met now;
+    the operator is told."""
+
+    given: tuple[Given, ...]
+    spare_pct: float
+    unmet: tuple[str, ...] = ()
