@@ -132,7 +132,7 @@ def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
         return annotation, ""
     if typing.get_origin(annotation) is dict:
         value = typing.get_args(annotation)[1]
-        return (value, ".NAME") if issubclass(value, BaseModel) else (None, "")
+        return (value, ".NAME") if isinstance(value, type) and issubclass(value, BaseModel) else (None, "")
     first = (typing.get_args(annotation) or (None,))[0]
     if typing.get_origin(annotation) is tuple and isinstance(first, type) and issubclass(first, BaseModel):
         return first, "[]"

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
 from configs.schema.box import checked_id
+from configs.schema.queries import QueryEntry
 from configs.schema.secret import CameraUrl
 from configs.schema.tasks import checked_task
 from configs.tasks import DETECTION
@@ -49,6 +50,7 @@ class CameraEntry(Section):
     edge: str | None = setting(
         None, text="Edge model for this camera only.", default_text="`models.edge`, or that of `models.tasks`"
     )
+    queries: tuple[QueryEntry, ...] = setting((), text="What is asked of it (docs/serving.md).")
     loop: bool = setting(False, text="Begin a video file again at its end; without it the camera ends with the file.")
     enabled: bool = setting(True, text="Watch this camera.")
 

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from configs.queries import query_problems
+from configs.tasks import DETECTION
+
 #: Sections and defaults the rules need; kept true by a test against the schema.
 DEFAULTS: dict[tuple[str, str], int] = {
     ("gpus", "capacity_pct"): 100,
@@ -16,7 +19,7 @@ DEFAULTS: dict[tuple[str, str], int] = {
 
 def cross_problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(field path, text) of every broken rule. `data`: the configuration as plain mappings and lists, possibly wrong."""
-    return [*_duplicate_cameras(data.get("cameras")), *_shares(data)]
+    return [*_duplicate_cameras(data.get("cameras")), *_queries(data.get("cameras")), *_shares(data)]
 
 
 def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
@@ -29,6 +32,29 @@ def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
         for at, i in enumerate(ids)
         if isinstance(i, str) and counts[i] > 1 and i in ids[:at]
     ]
+
+
+def _queries(cameras: object) -> list[tuple[str, str]]:
+    """Of every camera's queries: names that stand twice, and what is wrong with their nodes."""
+    if not isinstance(cameras, Sequence) or isinstance(cameras, str):
+        return []
+    found: list[tuple[str, str]] = []
+    for at, camera in enumerate(cameras):
+        queries = camera.get("queries") if isinstance(camera, Mapping) else None
+        if not isinstance(queries, Sequence) or isinstance(queries, str):
+            continue
+        task = camera.get("task", DETECTION)
+        names: list[object] = []
+        for number, query in enumerate(queries):
+            if not isinstance(query, Mapping):
+                continue
+            path = f"cameras[{at}].queries[{number}]"
+            name = query.get("name")
+            if isinstance(name, str) and name in names:
+                found.append((f"{path}.name", f"another query of this camera is called '{name}'; every query needs its own"))
+            names.append(name)
+            found += [(f"{path}.{place}", text) for place, text in query_problems(query, task if isinstance(task, str) else "")]
+    return found
 
 
 def _number(data: Mapping[str, Any], section: str, key: str) -> float:
