@@ -3,10 +3,15 @@
     source --reader--> PacketQueue --decoder--> newest Frame --> next_frame
 
 The reader follows `streams.reconnect`; the decoder sleeps until a frame is due and somebody has asked for one lately. When the
-wanted rate is no higher than the rate of keyframes, only keyframes are decoded. Memory is bounded: queue, decoder, one frame.
+wanted rate is no higher than the rate of keyframes, only keyframes are decoded.
 
-With `realtime=False` a file is read as fast as frames are taken: none is skipped but by the wanted rate, and the times of a
-frame are the file's own, counted from the start.
+Back-pressure stops at the packets (VideoStorm, section 3.5 "flow control": what waits, waits encoded, in front of the query):
+decoded there are one frame for who asks next and what the decoder itself refers to, whatever the camera sends and however slow the
+taker is. Live, the newest frame wins: one that nobody took is replaced, and counted (`frames_unseen`); packets that find no room
+make room by whole groups, and are counted (`packets_dropped`).
+
+With `realtime=False` a file may lag: it is worked off as fast as its frames are taken. None is skipped but by the wanted rate, what
+waits stays unread in the file, and the times of a frame are the file's own, counted from the start. `lag_s` says how far behind it is.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol, cast
 
 import av
@@ -51,7 +57,7 @@ from streams.reconnect import (
 )
 from streams.source import CameraState, CameraStatus
 from streams.url import SourceKind, SourceUrl
-from streams.video import to_rgb
+from streams.video import RgbMaker
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +94,14 @@ class SystemClock:
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         return event.wait(max(0.0, timeout_s))
+
+
+class _Awaited(Enum):
+    """What ends the decoder's sleep before its time."""
+
+    NOTHING = auto()
+    PACKET = auto()
+    KEYFRAME = auto()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,8 +177,12 @@ class PyavCamera:
         self._clock = clock or SystemClock()
         self._machine = Reconnect(policy=policy, seed=seed)
         self._queue: PacketQueue[_Queued] = PacketQueue(max_bytes=queue_bytes, max_packets=queue_packets)
-        # One lock for everything that the threads share; `_changed` tells of packets, frames, wishes and the end.
-        self._changed = threading.Condition()
+        # One lock for everything that the threads share, and three to be woken: each wake-up costs a turn of the interpreter, and
+        # most packets concern nobody yet.
+        self._lock = threading.RLock()
+        self._frames = threading.Condition(self._lock)  # who takes frames: a frame, the end
+        self._work = threading.Condition(self._lock)  # the decoder: packets, demand, wishes, the end
+        self._room = threading.Condition(self._lock)  # a reader that may not drop: room in the queue, the end
         # Two of them, because a thread that `stop` left behind must not take the next start for its own.
         self._told_to_stop = threading.Event()
         self._told_to_stop.set()
@@ -173,24 +191,30 @@ class PyavCamera:
         self._rate = WantedRate()
         self._height_px = 0
         self._motion: Motion | None = None
+        self._rgb = RgbMaker()
         self._asked_s = float("-inf")
-        self._taken_seq = -1
         self._newest: Frame | None = None
+        self._newest_seen = True  # by somebody
+        self._handed: Frame | None = None  # last one given to the taker of a file that may lag
+        self._begun_s: float | None = None  # time of the first picture of a file that may lag
         self._size_px = (0, 0)
         self._decoded = 0
+        self._unseen = 0
         self._captured_s = float("-inf")
         self._alone: _Queued | None = None
         self._undecoded_since_s: float | None = None
         self._reading = False
         self._decoding = False
+        self._awaited = _Awaited.PACKET
 
     # --- what the box calls -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts the threads; no-op while they run. A stopped camera may be started again."""
-        with self._changed:
+        with self._lock:
             if not self._told_to_stop.is_set():
                 return
+            self._begun_s = self._handed = None  # a stop is no lag
             previous = [thread for thread in self._threads if thread.is_alive()]
             self._told_to_stop = stopping = threading.Event()
             self._reading = True
@@ -206,60 +230,102 @@ class PyavCamera:
     def _run(self, previous: list[threading.Thread], stopping: threading.Event, loop: Callable[[], None]) -> None:
         for thread in previous:
             thread.join()  # one that `stop` had to leave behind in the network
-        with self._changed:
+        with self._lock:
             self._stopping = stopping
         loop()
 
     def stop(self, *, wait_s: float = 5.0) -> None:
         """Stops; after `wait_s` a reader stuck in the network is left to end by itself, which it does at its next time-out."""
-        with self._changed:
+        with self._lock:
             self._machine.handle(Stop(), self._clock.now_s())
             self._told_to_stop.set()
             self._stopping.set()
-            self._changed.notify_all()
+            self._wake_all()
         until_s = time.monotonic() + wait_s
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _wake_all(self) -> None:
+        """Lock held."""
+        for condition in (self._frames, self._work, self._room):
+            condition.notify_all()
 
     def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
         """Changes the wanted rate and height while running (0 = as the camera gives). Pictures are never enlarged.
         regions: frames say what moves in them; asked for anew, the background is learnt first."""
         if not 0 <= fps < float("inf") or height_px < 0:
             raise ValueError(f"camera {self.id}: fps and height must be 0 or more, got {fps} and {height_px}")
-        with self._changed:
+        with self._lock:
             self._rate.wanted_fps = fps
             self._height_px = height_px
             if not regions:
                 self._motion = None
             elif self._motion is None:
                 self._motion = Motion()
-            self._changed.notify_all()
+            self._work.notify_all()
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
-        """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""
+        """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in.
+
+        Of a file that may lag: the next frame. One thread takes them, by calls that wait; with timeout_s=0 anybody may look at the
+        frame that was taken last."""
         deadline_s = time.monotonic() + timeout_s
-        with self._changed:
-            if self._realtime and not self._is_wanted():
-                self._newest = None  # left over from when somebody last asked
-            self._asked_s = self._clock.now_s()
-            self._taken_seq = max(self._taken_seq, after_seq)
-            self._changed.notify_all()
+        with self._lock:
+            self._demand(looks=timeout_s <= 0)
             while True:
-                frame = self._newest
-                if frame is not None and frame.seq > after_seq:
+                frame = self._frame_after(after_seq, looks=timeout_s <= 0)
+                if frame is not None:
                     return frame
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or self._told_to_stop.is_set() or (self._drained() and not self._realtime):
                     return None
-                self._changed.wait(left_s)
+                self._frames.wait(left_s)
+
+    def _demand(self, *, looks: bool) -> None:
+        """Lock held. Somebody asks for frames; who only looks at a file that may lag does not set it going."""
+        if looks and not self._realtime:
+            return
+        if not self._is_wanted():
+            if self._realtime:
+                self._newest = None  # left over from when somebody last asked
+            self._work.notify_all()
+        self._asked_s = self._clock.now_s()
+
+    def _frame_after(self, after_seq: int, *, looks: bool) -> Frame | None:
+        """Lock held."""
+        if self._handed is not None and self._handed.seq > after_seq:
+            return self._handed
+        frame = self._newest
+        if frame is None or frame.seq <= after_seq or (looks and not self._realtime):
+            return None
+        self._newest_seen = True
+        if not self._realtime:
+            self._handed, self._newest = frame, None  # the decoder makes the next one while this one is looked at
+            self._work.notify_all()
+        return frame
+
+    @property
+    def may_lag(self) -> bool:
+        """Whether its frames wait to be taken, one after the other; else the newest wins."""
+        return not self._realtime
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds of video that wait in front of who takes its frames: how long the next one has been due, had the file been played
+        since it was opened; 0 when the taker is ahead of that, at the end of the file, and for whatever may not lag."""
+        with self._lock:
+            if self._realtime or self._begun_s is None or (self._drained() and self._newest is None):
+                return 0.0
+            due_s = self._begun_s if self._handed is None else self._handed.captured_s + self._rate.step_s()
+            return max(0.0, self._clock.now_s() - max(due_s, self._begun_s))
 
     def _drained(self) -> bool:
         """Whether the source ended and everything of it was decoded."""
         return not self._reading and not self._decoding and not len(self._queue)
 
     def status(self) -> CameraStatus:
-        with self._changed:
+        with self._lock:
             state, since_s, code = self._machine.state(self._clock.now_s())
             silent = "nothing comes from the camera" if state is CameraState.STALLED else ""
             return CameraStatus(
@@ -271,8 +337,10 @@ class PyavCamera:
                 height_px=self._size_px[1],
                 fps=self._rate.seen_fps(),
                 frames_decoded=self._decoded,
+                frames_unseen=self._unseen,
                 packets_dropped=self._queue.dropped,
                 reconnects=self._machine.reconnects,
+                lag_s=self.lag_s,
             )
 
     def __repr__(self) -> str:
@@ -281,7 +349,7 @@ class PyavCamera:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _handle(self, event: Opened | Packet | Failed | Ended | Waited) -> Action:
-        with self._changed:
+        with self._lock:
             if self._stopping.is_set():
                 return Finish()
             return self._machine.handle(event, self._clock.now_s())
@@ -295,9 +363,9 @@ class PyavCamera:
                 case Wait(until_s):
                     self._clock.wait(self._stopping, until_s - self._clock.now_s())
                     action = self._handle(Waited())
-        with self._changed:
+        with self._lock:
             self._reading = self._reading and self._stopping.is_set()  # after a stop, the next start has its own say
-            self._changed.notify_all()
+            self._wake_all()
 
     def _session(self, timeout_s: float) -> Action:
         """Opens, reads to the end, closes; returns what to do next."""
@@ -342,7 +410,7 @@ class PyavCamera:
     def _read(self, container: InputContainer, stream: VideoStream) -> Action:
         session = _Session(decoder=_decoder(stream), fps=_rate_of(stream))
         pace = None if container.format.name in _LIVE_FORMATS else self._new_pace(session.fps)
-        with self._changed:
+        with self._lock:
             self._undecoded_since_s = None
             self._size_px = (stream.codec_context.width, stream.codec_context.height)
             self._rate.restart(session.fps)
@@ -366,9 +434,14 @@ class PyavCamera:
         return self._handle(Ended(finite=finite, repeat=self._loop))
 
     def _new_pace(self, fps: float) -> Pace:
-        # A recording that repeats goes on one picture after its last one.
+        # A recording that repeats goes on one picture after its last one; one that lags goes on lagging.
         next_s = self._captured_s + (1.0 / fps if fps > 0 else 0.0)
-        return Pace(realtime=self._realtime, base_s=max(self._clock.now_s(), next_s))
+        now_s = self._clock.now_s()
+        with self._lock:
+            goes_on = self._begun_s is not None
+            if not self._realtime and not goes_on:
+                self._begun_s = max(now_s, next_s)
+        return Pace(realtime=self._realtime, base_s=next_s if goes_on else max(now_s, next_s))
 
     def _take(self, packet: AvPacket, session: _Session, pace: Pace | None) -> None:
         captured_s, captured_utc = self._clock.now_s(), self._clock.utc()
@@ -380,9 +453,9 @@ class PyavCamera:
         self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
 
     def _put(self, item: _Queued) -> None:
-        with self._changed:
+        with self._lock:
             while not self._realtime and not self._queue.fits(item) and not self._stopping.is_set():
-                self._changed.wait()
+                self._room.wait()
             self._queue.put(item)
             if item.size_bytes:
                 self._captured_s = max(self._captured_s, item.times_s[0])
@@ -390,11 +463,12 @@ class PyavCamera:
                 self._machine.handle(Packet(), self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
-            self._changed.notify_all()
+            elif self._awaited is _Awaited.PACKET or (self._awaited is _Awaited.KEYFRAME and item.keyframe):
+                self._work.notify_all()
 
     def _check(self) -> None:
         """Raises when only other things than video come, or when no picture comes out of the video."""
-        with self._changed:
+        with self._lock:
             now_s = self._clock.now_s()
             silent_s = self._machine.silence_s(now_s)
             if not self._is_wanted():
@@ -419,27 +493,31 @@ class PyavCamera:
                 # A picture that the libraries cannot handle costs this picture and nothing else.
                 log.warning("camera %s: a picture was lost", self.id, exc_info=True)
                 self._note_decoded(False)
-        with self._changed:
+        with self._lock:
             self._queue.clear()
-            self._changed.notify_all()
+            self._wake_all()
 
     def _next_batch(self) -> tuple[list[_Queued], bool]:
         """Waits for packets that are wanted: (they, whether it is a keyframe to be decoded for itself), or nothing for now."""
-        with self._changed:
+        with self._lock:
             self._decoding = False
-            self._changed.notify_all()
+            if not self._reading and not len(self._queue):
+                self._frames.notify_all()  # nothing more will come
             batch, alone, wait_s = self._due()
             self._decoding = bool(batch)
             if not batch and not self._stopping.is_set():
-                self._changed.wait(min(wait_s, 0.5))
+                self._work.wait(min(wait_s, 0.5))
+            self._awaited = _Awaited.NOTHING
             return batch, alone
 
     def _due(self) -> tuple[list[_Queued], bool, float]:
         """(packets to decode now, whether alone, else how long there will be none unless something changes)."""
         head = self._queue.peek()
         if head is None or not self._is_wanted():
+            self._awaited = _Awaited.PACKET if head is None else _Awaited.NOTHING
             return [], False, 0.5
         if not self._realtime:
+            self._room.notify_all()
             return [self._queue.pop()], False, 0.0
         wait_s = self._rate.wait_s(self._clock.now_s())
         if wait_s > 0:
@@ -451,6 +529,7 @@ class PyavCamera:
         # The keyframe stays in the queue with what follows it: should more be wanted, decoding goes on from there.
         head = self._queue.peek()
         if head is None or not head.keyframe or head is self._alone:
+            self._awaited = _Awaited.KEYFRAME
             return [], False, 0.5
         self._alone = head
         return [head], True, 0.0
@@ -471,18 +550,20 @@ class PyavCamera:
             self._publish(newest)
 
     def _note_decoded(self, success: bool) -> None:
-        with self._changed:
+        with self._lock:
             if success:
                 self._undecoded_since_s = None
             elif self._undecoded_since_s is None:
                 self._undecoded_since_s = self._clock.now_s()
 
     def _publish(self, picture: _Picture) -> None:
-        image = burn_in(to_rgb(picture.frame, height_px=self._height_px), self._masks)
+        image = burn_in(self._rgb.make(picture.frame, height_px=self._height_px), self._masks)
         captured_s, captured_utc = picture.times_s
         motion = self._motion
         regions = motion.find(image, at_s=captured_s) if motion is not None else None
-        with self._changed:
+        with self._lock:
+            self._unseen += not self._newest_seen
+            self._newest_seen = False
             self._newest = Frame(
                 stream=self.id,
                 seq=self._decoded,
@@ -495,12 +576,12 @@ class PyavCamera:
             self._size_px = (picture.frame.width, picture.frame.height)
             # Live, the rate is that of the clock: the decoder may give pictures some frames late.
             self._rate.produced(self._clock.now_s() if self._realtime else captured_s)
-            self._changed.notify_all()
+            self._frames.notify_all()
 
     def _wait_until_taken(self) -> None:
-        with self._changed:
-            while self._newest is not None and self._taken_seq < self._newest.seq and not self._stopping.is_set():
-                self._changed.wait()
+        with self._lock:
+            while self._newest is not None and not self._stopping.is_set():
+                self._work.wait()
 
 
 def _decoder(stream: VideoStream) -> VideoCodecContext:

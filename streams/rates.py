@@ -99,6 +99,10 @@ class WantedRate:
         period_s = self._period_s()
         return round(1.0 / period_s, 2) if period_s > 0 else 0.0
 
+    def step_s(self) -> float:
+        """From one picture to the next: the wanted period, or the source's own where that is longer; 0 when neither is known."""
+        return max(self._period_s(), 1.0 / self.wanted_fps if self.wanted_fps > 0 else 0.0)
+
     def keyframes_only(self) -> bool:
         """Whether keyframes alone come often enough. A tenth of slack: they come over a network."""
         return self.wanted_fps > 0 and self._keyframe_period_s <= 1.1 / self.wanted_fps

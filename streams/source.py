@@ -24,7 +24,8 @@ class CameraState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CameraStatus:
-    """What is known of a camera right now. since_s: monotonic time of the last state change. error: redacted text."""
+    """What is known of a camera right now. since_s: monotonic time of the last state change. error: redacted text. frames_unseen: made
+    and replaced by a newer one before anybody took them; lag_s: as `Camera.lag_s`."""
 
     state: CameraState
     since_s: float
@@ -34,14 +35,26 @@ class CameraStatus:
     height_px: int = 0
     fps: float = 0.0
     frames_decoded: int = 0
+    frames_unseen: int = 0
     packets_dropped: int = 0
     reconnects: int = 0
+    lag_s: float = 0.0
 
 
 class Camera(Protocol):
-    """A running camera: one thread behind it reads, reconnects and decodes; the newest frame wins."""
+    """A running camera: threads behind it read, reconnect and decode. The newest frame wins, except in a recording that may lag."""
 
     id: str
+
+    @property
+    def may_lag(self) -> bool:
+        """Whether every wanted frame is given, one after the other, however long each takes (a recording); else the newest wins. Such
+        a camera has one taker, who waits for frames; calls with timeout_s=0 look at the frame that was taken last."""
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds of video that wait in front of who takes the frames, still encoded or unread: VideoStorm's lag (section 5). 0 for
+        what may not lag."""
 
     def start(self) -> None: ...
 
