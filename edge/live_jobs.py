@@ -51,10 +51,10 @@ KINDS: dict[type, str] = {
 
 @dataclass(kw_only=True)
 class LearningParts:
-    """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; jobs clone it. require_room: raises
-    StorageError when the disk is to be left alone, so that nothing new is trained. retrain_steps: as `edge.jobs.retrain_steps`, where a
-    retraining is done by another process. trials_at_once: most profiling trials at once (docs/trials.md); profile_halving: those that
-    are clearly worse stop early."""
+    """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; each job takes its own (`JobSteps.own`).
+    require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: how each kind of job is
+    done, here or in processes of their own. trials_at_once: most profiling trials at once (docs/trials.md); profile_halving: those
+    that are clearly worse stop early."""
 
     store: Store
     shelf: Shelf
@@ -66,7 +66,7 @@ class LearningParts:
     seed: int = 0
     replay_windows: int = 3
     require_room: Callable[[], None] = no_limit
-    retrain_steps: Callable[..., jobs.Steps[Detector]] = jobs.retrain_steps
+    steps: jobs.JobSteps = jobs.HERE
     trials_at_once: int = 1
     profile_halving: bool = False
 
@@ -99,7 +99,7 @@ class LiveJobs:
     def _look(self, command: StartLook, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
         look = jobs.run_in_lane(
-            jobs.look_steps(
+            parts.steps.look(
                 parts.samples, self._task_of(command.stream), parts.shelf.detector(command.version), stream=command.stream,
                 window=command.window, frames=command.frames, version=command.version, score_min=parts.scoring.score_min,
                 yield_point=lane.checkpoint,
@@ -117,7 +117,7 @@ class LiveJobs:
     def _probe(self, command: StartProbe, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
         result = jobs.run_in_lane(
-            jobs.probe_steps(
+            parts.steps.probe(
                 parts.samples, parts.shelf.detector(command.version), self._still_there(command.candidates),
                 stream=command.stream, window=command.window, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint,
@@ -143,10 +143,11 @@ class LiveJobs:
     def _labelling(self, command: StartLabelling, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
         result = jobs.run_in_lane(
-            jobs.label_steps(
-                parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version), stream=command.stream,
-                window=command.window, frames=command.frames, holdout_frac=command.holdout_frac, scoring=parts.scoring,
-                task=self._task_of(command.stream), yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,
+            parts.steps.label(
+                parts.samples, parts.steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
+                stream=command.stream, window=command.window, frames=command.frames, holdout_frac=command.holdout_frac,
+                scoring=parts.scoring, task=self._task_of(command.stream), yield_point=lane.checkpoint, labelling=parts.labelling,
+                timer=spent,
             ),
             lane,
         )  # fmt: skip
@@ -174,7 +175,7 @@ class LiveJobs:
         if self._members is not None and parts.trials_at_once > 1:
             trials, n_train, gpu_s = self._profiled_at_once(self._members, command, lane, serving, how)
         else:
-            steps = jobs.profile_steps(parts.samples, serving, yield_point=lane.checkpoint, **how)
+            steps = parts.steps.profile(parts.samples, serving, yield_point=lane.checkpoint, **how)
             trials, n_train = jobs.run_in_lane(steps, lane)
             gpu_s = spent()
         return lambda at_s: ev.ProfileDone(
@@ -197,7 +198,7 @@ class LiveJobs:
         parts, notes = self._parts, list[str]()
         parts.require_room()
         detector = jobs.run_in_lane(
-            parts.retrain_steps(
+            parts.steps.retrain(
                 parts.samples, parts.shelf.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=parts.replay_windows, config=command.config,
                 seed=self._seed(command.job), timer=spent, on_epoch=partial(self._on_epoch, command), scoring=parts.scoring,
@@ -233,8 +234,8 @@ class LiveJobs:
     def _gate(self, command: StartGate, lane: Lane, spent: Spent) -> MakeEvent:
         parts = self._parts
         result = jobs.run_in_lane(
-            jobs.gate_steps(
-                parts.samples, parts.golden_of(command.stream).clone(), parts.shelf.detector(command.version),
+            parts.steps.gate(
+                parts.samples, parts.steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,

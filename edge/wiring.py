@@ -28,7 +28,7 @@ from edge.gpu.choose import Look, build_backend, clock_for
 from edge.gpu.device_clock import DeviceClock
 from edge.gpu.nvml import DeviceReader, DeviceWatch
 from edge.inference import InferenceWorker
-from edge.jobs import Scoring, Steps, retrain_steps
+from edge.jobs import HERE, Scoring
 from edge.journal import Journal
 from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
@@ -109,6 +109,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,
         reuse_nearest=config.scheduler.reuse.nearest, group=config.scheduler.reuse.group,
         group_distance=config.scheduler.reuse.group_distance, group_max=config.scheduler.reuse.group_cameras,
+        knob_loop=config.scheduler.knobs == "seconds",
     )  # fmt: skip
 
 
@@ -246,10 +247,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         serving = serving_of(config, folder, store, samples, clock)
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
-        retrain: Callable[..., Steps[Detector]] = retrain_steps
+        steps = HERE
         if processes is not None:
             serve = serve_later = partial(serve_in_process, processes)
-            retrain = processes.retrain_steps
+            steps = replace(HERE, retrain=processes.retrain_steps)
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -268,7 +269,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shadow=shadow_of(config),
                 serve=serve,
                 serve_later=serve_later,
-                retrain_steps=retrain,
+                steps=steps,
                 trials_at_once=config.window.profile_at_once if backend.name == "lanes" else 1,
                 profile_halving=config.window.profile_halving,
             )  # fmt: skip

@@ -18,12 +18,15 @@ from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_lab
 from edge.jobs.look import look_steps
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
 from edge.jobs.profile import ProfiledAtOnce, profile_at_once, profile_steps
+from edge.jobs.steps import HERE, JobSteps
 from edge.jobs.train import half_way, retrain_steps
 from models.tasks.base import Scoring
 
 __all__ = [
+    "HERE",
     "GateResult",
     "GoldenWork",
+    "JobSteps",
     "LabelResult",
     "ProbeResult",
     "ProfiledAtOnce",
