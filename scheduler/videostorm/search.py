@@ -24,6 +24,9 @@ import numpy as np
 
 from scheduler.videostorm.types import Option
 
+#: What X has to be larger by to be larger.
+ROUNDING = 1e-9
+
 #: A knob configuration: value per knob.
 Config = Mapping[str, Any]
 
@@ -137,7 +140,7 @@ class Search:
             climbing = False
             for near in self._neighbours(here):
                 yield from self._measured(near)
-                if self._worth(near, beta) > self._worth(here, beta):
+                if self._worth(near, beta) > self._worth(here, beta) + ROUNDING:
                     here, climbing = near, True
                     break
 
