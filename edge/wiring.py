@@ -351,7 +351,7 @@ def watch(
     detector = parts.shelf.detector(version.id)
     camera = open_camera(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
-        masks=masks_from(entry.masks), loop=entry.loop, seed=sum(entry.id.encode()),
+        masks=masks_from(entry.masks), loop=entry.loop, realtime=not entry.may_lag, seed=sum(entry.id.encode()),
     )  # fmt: skip
     lane = parts.backend.open_lane(infer_job(entry.id), role="infer")
     score_min = config.models.edge_score_min

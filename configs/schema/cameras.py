@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
@@ -52,6 +52,11 @@ class CameraEntry(Section):
     )
     queries: tuple[QueryEntry, ...] = setting((), text="What is asked of it (docs/serving.md).")
     loop: bool = setting(False, text="Begin a video file again at its end; without it the camera ends with the file.")
+    may_lag: bool = setting(
+        False,
+        text="Work a video file off picture by picture, however long each takes, and report the lag; without it the file plays in real "
+        "time and the newest frame wins, as with every live camera.",
+    )
     enabled: bool = setting(True, text="Watch this camera.")
 
     @field_validator("id")
@@ -63,6 +68,14 @@ class CameraEntry(Section):
     @classmethod
     def _task(cls, value: str) -> str:
         return checked_task(value)
+
+    @field_validator("may_lag")
+    @classmethod
+    def _recording(cls, value: bool, info: ValidationInfo) -> bool:
+        url = info.data.get("url")
+        if value and isinstance(url, CameraUrl) and url.scheme != "file":
+            raise PydanticCustomError("may_lag", "only video files may lag; of a live camera the newest frame wins")
+        return value
 
     @field_validator("masks")
     @classmethod

@@ -26,6 +26,9 @@ def scripted_frame(stream: str, seq: int, *, at_s: float = 0.0) -> Frame:
 class StillCamera:
     """Gives the frames that `show` puts there, without a thread and without waiting."""
 
+    may_lag = False
+    lag_s = 0.0
+
     def __init__(self, id: str) -> None:
         self.id = id
         self.newest: Frame | None = None
