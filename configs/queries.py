@@ -5,11 +5,12 @@ what is wrong with a DAG. `edge.queries` holds the transforms themselves, and ta
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from configs.tasks import CLASSIFICATION
 
@@ -22,13 +23,19 @@ REGIONS, DETECTIONS, TRACKS = "regions", "detections", "tracks"
 
 @dataclass(frozen=True, kw_only=True)
 class KnobFacts:
-    """A knob as a transform offers it: values, the default first; golden: the costly, good one (None: the default)."""
+    """A knob as a transform offers it: values, the default first; best: which of its values the golden configuration has."""
 
     name: str
     values: tuple[str | int | float | bool, ...]
     text: str
     unit: str = ""
-    golden: str | int | float | bool | None = None
+    best: Literal["first", "largest", "smallest"] = "first"
+
+    def golden(self, values: Sequence[Any]) -> Any:
+        """The best of `values`, which an operator may have chosen. 0 stands for all there is, so it is the largest."""
+        if self.best == "first":
+            return values[0]
+        return min(values) if self.best == "smallest" else max(values, key=lambda value: value or math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,26 +60,41 @@ TRANSFORMS: dict[str, TransformFacts] = {
     "decode": TransformFacts(
         text="The camera's frames, at a rate and a resolution.", inputs=(0, 0),
         knobs=(
-            KnobFacts(name="fps", values=(0, 5, 2, 1), unit="frames/s", text="Most frames taken; 0: every one."),
-            KnobFacts(name="height_px", values=(0, 480, 360, 240), unit="px", text="Height they are reduced to; 0: as they come."),
+            KnobFacts(
+                name="fps", values=(0, 5, 2, 1), unit="frames/s", best="largest", text="Most frames taken; 0: every one."
+            ),
+            KnobFacts(
+                name="height_px", values=(0, 480, 360, 240), unit="px", best="largest",
+                text="Height they are reduced to; 0: as they come.",
+            ),
         ),
     ),
     "motion": TransformFacts(
         text="What moves.", params=("memory_s", "max_regions"), gives=(REGIONS,),
-        knobs=(KnobFacts(name="work_px", values=(320, 160), unit="px", text="Longer side of the copy that is looked at."),),
+        knobs=(
+            KnobFacts(
+                name="work_px", values=(320, 160), unit="px", best="largest", text="Longer side of the copy that is looked at."
+            ),
+        ),
     ),
     "detect": TransformFacts(
         text="Objects in the picture.", params=("classes", "score_min"), gives=(DETECTIONS,),
         knobs=(
             _MODEL, _PRECISION,
-            KnobFacts(name="height_px", values=(0,), unit="px", text="Height of the picture that the model gets; 0: as decoded."),
+            KnobFacts(
+                name="height_px", values=(0,), unit="px", best="largest",
+                text="Height of the picture that the model gets; 0: as decoded.",
+            ),
         ),
     ),
     "classify": TransformFacts(
         text="What the moving regions (or detections) show.", params=("classes", "score_min"), gives=(DETECTIONS,),
         knobs=(
             _MODEL, _PRECISION,
-            KnobFacts(name="crop_limit", values=(32, 16, 8, 4), unit="crops", text="Most crops of a frame, the largest first."),
+            KnobFacts(
+                name="crop_limit", values=(32, 16, 8, 4), unit="crops", best="largest",
+                text="Most crops of a frame, the largest first.",
+            ),
         ),
     ),
     "track": TransformFacts(
@@ -94,7 +116,11 @@ TRANSFORMS: dict[str, TransformFacts] = {
     ),
     "read": TransformFacts(
         text="Text in zones.", params=("zones", "score_min"),
-        knobs=(KnobFacts(name="every", values=(1, 5, 25), unit="frames", text="Every how-many-th frame is read."),),
+        knobs=(
+            KnobFacts(
+                name="every", values=(1, 5, 25), unit="frames", best="smallest", text="Every how-many-th frame is read."
+            ),
+        ),
     ),
 }  # fmt: skip
 

@@ -244,13 +244,15 @@ def scaled(xyxy: Any, from_px: tuple[int, int], to_px: tuple[int, int]) -> Any:
 class Tools:
     """What transforms are built with. camera_id: whose; fps: the rate its frames usually come in; score_min: detections below it are not
     given. detector: (model name or '' for the camera's own, precision) -> a detector; classifier: the same for crops; both may take
-    long the first time and raise WeightsError or UsageError. None: this box gives none."""
+    long the first time and raise WeightsError or UsageError. None: this box gives none. read_text: picture -> texts
+    (`edge.queries.text`), None: the usual reader."""
 
     camera_id: str
     fps: float = 5.0
     score_min: float = 0.25
     detector: Callable[[str, str], Detector] | None = None
     classifier: Callable[[str, str], Detector] | None = None
+    read_text: Callable[[np.ndarray], Sequence[Any]] | None = None
 
 
 class Transform(Protocol):
@@ -272,10 +274,25 @@ class Transform(Protocol):
         """A knob's new value, one that was declared. What was learnt from earlier frames stays."""
 
     def reset(self) -> None:
-        """Forgets earlier frames (the camera is another, the picture changed its shape, time ran backwards)."""
+        """Forgets everything it learnt: as new, but for the knobs."""
+
+    def interrupt(self) -> None:
+        """The next frame does not follow the last one (the picture changed its shape, time ran backwards): what was counted stays, who
+        is where is forgotten."""
 
     def fork(self) -> Transform:
         """An independent copy with the same state and knobs; what is large and never changes (a model) is shared."""
+
+
+class TransformKind(Protocol):
+    """The class of a transform, as it is announced and called."""
+
+    name: str
+    knobs: tuple[Knob, ...]
+    params: tuple[str, ...]
+    stateful: bool
+
+    def __call__(self, params: Mapping[str, Any], tools: Tools) -> Transform: ...
 
 
 class BaseTransform:
@@ -299,6 +316,9 @@ class BaseTransform:
 
     def reset(self) -> None:
         """Nothing to forget."""
+
+    def interrupt(self) -> None:
+        self.reset()
 
     def fork(self) -> Transform:
         shared = {id(self.tools): self.tools, id(self.given): self.given}

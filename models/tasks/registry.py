@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from configs.errors import EnvironmentLacking, UsageError
+from configs.plug_ins import announced, package_of
 from models.tasks.base import Task
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
@@ -47,12 +48,12 @@ def task_of(name: str) -> Task:
     entries = [entry for entry in _announced() if entry.name == name]
     if name in BUILT_IN:
         if entries:
-            raise _clash(name, ["driftbox", *map(_package, entries)])
+            raise _clash(name, ["driftbox", *map(package_of, entries)])
         return BUILT_IN[name]
     if not entries:
         raise UsageError(f"there is no task {name!r}", subject=name, remedy=f"known: {', '.join(known_tasks())}")
     if len(entries) > 1:
-        raise _clash(name, [_package(entry) for entry in entries])
+        raise _clash(name, [package_of(entry) for entry in entries])
     return _loaded(entries[0])
 
 
@@ -65,13 +66,7 @@ def meet_packages() -> None:
 
 
 def _announced() -> Iterable[metadata.EntryPoint]:
-    """Entry points of our group; one that is found twice (the same package seen through two paths) counts once."""
-    entries = {(_package(entry), entry.name, entry.value): entry for entry in metadata.entry_points(group=GROUP)}
-    return entries.values()
-
-
-def _package(entry: metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
+    return announced(GROUP)
 
 
 def _clash(name: str, packages: list[str]) -> UsageError:
@@ -96,7 +91,7 @@ def _loaded(entry: metadata.EntryPoint) -> Task:
 
 
 def _broken(entry: metadata.EntryPoint, why: str) -> EnvironmentLacking:
-    package = _package(entry)
+    package = package_of(entry)
     return EnvironmentLacking(
         f"the task {entry.name!r} of the package {package} cannot be used: {why}",
         subject=package,

@@ -1,0 +1,351 @@
+"""Transforms over tracks and places: track, count, lines, dwell. Trackers are those of the package trackers, zones and lines those of
+supervision; both are loaded when the first frame needs them. Zones and lines are fractions of the picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from configs.units import CLASSES
+from edge.queries.base import BaseTransform, KnobValue, Scene, Told, Tools
+from edge.queries.facts import knobs_of, params_of
+from models.evaluate import iou_matrix
+from scheduler.types import Detections
+
+#: A track goes on without being seen for so long.
+LOST_S = 2.0
+#: Detections from this score on begin a track; weaker ones only carry one on.
+START_SCORE = 0.35
+#: Frames that a track is seen in before it counts.
+MIN_FRAMES = 2
+#: An object that leaves a zone for so long has left it.
+GAP_S = 2.0
+#: A track of another association is the same object when their boxes overlap so much.
+SAME_IOU = 0.3
+
+
+# --- track ------------------------------------------------------------------------------------------------------------
+
+
+class Track(BaseTransform):
+    """Which detections are one object over time. params: lost_s: how long a track goes on unseen; start_score: detections from this
+    score on begin one; min_frames: in how many frames it is seen before it has a number.
+
+    Numbers rise and are never used again, also when the association changes: tracks of the new one take over the numbers of those that
+    were there (largest overlap). Tells: `tracks`, how many are seen now."""
+
+    name = "track"
+    knobs, params = knobs_of("track"), params_of("track")
+    stateful = True
+
+    def __init__(self, params: Mapping[str, Any], tools: Tools) -> None:
+        super().__init__(params, tools)
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = 1
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        self._tracker: Any = None
+        self._numbers: dict[int, int] = {}  # the tracker's own -> ours
+        self._seen: dict[int, tuple[np.ndarray, float]] = {}  # ours -> last box, when
+        self._taken_over: dict[int, tuple[np.ndarray, float]] = {}  # of the association before, not found again yet
+        self._last_s: float | None = None
+
+    @property
+    def _lost_s(self) -> float:
+        return float(self.given.get("lost_s", LOST_S))
+
+    def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
+        found = scene.detections if scene.detections is not None else Detections.empty()
+        if self._last_s is not None and scene.at_s < self._last_s:
+            self.interrupt()
+        self._last_s = scene.at_s
+        if self._tracker is None:
+            self._tracker = self._made()
+        own = _updated(self._tracker, found, scene.at_s)
+        ids = self._our_numbers(own, found, scene.at_s)
+        return scene.with_(track_ids=ids, told={"tracks": int((ids >= 0).sum())})
+
+    def update(self, knob: str, value: KnobValue) -> None:
+        if self.values[knob] == value:
+            return
+        super().update(knob, value)
+        self._tracker, self._numbers = None, {}
+        self._taken_over.update(self._seen)
+
+    def _made(self) -> Any:
+        import trackers
+
+        start_score = float(self.given.get("start_score", START_SCORE))
+        # The packages count what is lost in frames at 30 a second, whatever the rate is; times are handed in with every frame.
+        usual = {
+            "lost_track_buffer": max(1, round(30 * self._lost_s)), "frame_rate": max(0.1, self.tools.fps),
+            "minimum_consecutive_frames": int(self.given.get("min_frames", MIN_FRAMES)),
+        }  # fmt: skip
+        association = self.values["association"]
+        if association == "bytetrack":
+            return trackers.ByteTrackTracker(
+                track_activation_threshold=start_score, high_conf_det_threshold=start_score, **usual
+            )
+        if association == "ocsort":
+            return trackers.OCSORTTracker(high_conf_det_threshold=start_score, **usual)
+        return trackers.SORTTracker(track_activation_threshold=start_score, **usual)
+
+    def _our_numbers(self, own: np.ndarray, found: Detections, at_s: float) -> np.ndarray:
+        """int64 (N,): our number of each detection, -1 without one. own: the tracker's."""
+        ids = np.full(len(own), -1, np.int64)
+        for i in np.flatnonzero(own >= 0):
+            number = self._numbers.get(int(own[i]))
+            if number is None:
+                number = self._numbers[int(own[i])] = self._number_of_new(found.xyxy[i])
+            ids[i] = number
+            self._seen[number] = (found.xyxy[i], at_s)
+        for known in (self._seen, self._taken_over):
+            for number in [n for n, (_, seen_s) in known.items() if at_s - seen_s > self._lost_s]:
+                del known[number]
+        return ids
+
+    def _number_of_new(self, box: np.ndarray) -> int:
+        if self._taken_over:
+            numbers = list(self._taken_over)
+            iou = iou_matrix(box[None], np.array([self._taken_over[n][0] for n in numbers]))[0]
+            if iou.max() >= SAME_IOU:
+                number = numbers[int(iou.argmax())]
+                del self._taken_over[number]
+                return number
+        self._next += 1
+        return self._next - 1
+
+
+def _updated(tracker: Any, found: Detections, at_s: float) -> np.ndarray:
+    """int64 (N,): the tracker's number of each detection, in their order, -1 without one."""
+    objects = _objects(found)
+    objects.data["row"] = np.arange(len(found))
+    tracked = tracker.update(objects, timestamp=at_s)
+    own = np.full(len(found), -1, np.int64)
+    if len(tracked):
+        own[tracked.data["row"]] = tracked.tracker_id
+    return own
+
+
+def _objects(found: Detections, track_ids: np.ndarray | None = None) -> Any:
+    """Detections as supervision has them."""
+    import supervision
+
+    return supervision.Detections(
+        xyxy=found.xyxy.astype(np.float64).reshape(-1, 4), confidence=found.score.astype(np.float64),
+        class_id=found.class_id.astype(int), tracker_id=None if track_ids is None else track_ids.astype(int),
+    )  # fmt: skip
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+class _Placed(BaseTransform):
+    """Zones or lines in the px of the camera's picture, made when its size is known."""
+
+    def __init__(self, params: Mapping[str, Any], tools: Tools) -> None:
+        super().__init__(params, tools)
+        self._made_for: tuple[int, int] | None = None
+        self._places: dict[str, Any] = {}
+
+    def _of_scene(self, scene: Scene) -> dict[str, Any]:
+        if scene.size_px != self._made_for:
+            self._places, self._made_for = self._made(scene.size_px), scene.size_px
+        return self._places
+
+    def _made(self, size_px: tuple[int, int]) -> dict[str, Any]:
+        import supervision
+
+        return {
+            name: supervision.PolygonZone(np.rint(np.array(corners) * size_px).astype(int), self._anchors())
+            for name, corners in (self.given.get("zones") or {}).items()
+        }
+
+    def _anchors(self) -> list[Any]:
+        from supervision import Position
+
+        corners = [Position.TOP_LEFT, Position.TOP_RIGHT, Position.BOTTOM_LEFT, Position.BOTTOM_RIGHT]
+        known = {"bottom_center": [Position.BOTTOM_CENTER], "center": [Position.CENTER], "corners": corners}
+        return known[self.given.get("anchor", "bottom_center")]
+
+    def _counted(self, scene: Scene) -> tuple[Detections, np.ndarray | None]:
+        """Detections of the wanted classes, and their tracks."""
+        found = scene.detections if scene.detections is not None else Detections.empty()
+        ids, classes = scene.track_ids, self.given.get("classes")
+        if not classes:
+            return found, ids
+        keep = np.isin(found.class_id, [CLASSES.index(name) for name in classes])
+        chosen = Detections(xyxy=found.xyxy[keep], score=found.score[keep], class_id=found.class_id[keep])
+        return chosen, None if ids is None else ids[keep]
+
+
+class Count(_Placed):
+    """Objects in the picture and in each zone, per class. Tells `total`, `classes`, and per zone the same."""
+
+    name = "count"
+    params = params_of("count")
+
+    def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
+        found, _ = self._counted(scene)
+        objects = _objects(found)
+        zones = {name: _tally(found.class_id[zone.trigger(objects)]) for name, zone in self._of_scene(scene).items()}
+        return scene.with_(told={**_tally(found.class_id), "zones": zones})
+
+
+def _tally(class_id: np.ndarray) -> dict[str, Any]:
+    """How many objects there are, and of which classes."""
+    classes = Counter(CLASSES[int(c)] for c in class_id)
+    return {"total": len(class_id), "classes": dict(sorted(classes.items()))}
+
+
+class Lines(_Placed):
+    """Objects that cross lines. Seen from a line's first point to its second, `in` is from right to left, `out` from left to right.
+    params: min_frames: for so many frames an object must be on the other side. Tells per line `in`, `out`, and both per class, since the
+    query began."""
+
+    name = "lines"
+    params = params_of("lines")
+    stateful = True
+
+    def __init__(self, params: Mapping[str, Any], tools: Tools) -> None:
+        super().__init__(params, tools)
+        self.reset()
+
+    def reset(self) -> None:
+        self._sums: dict[str, dict[str, Counter[str]]] = {}
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        self._made_for, self._places = None, {}
+        self._sides_of: dict[int, float] = {}  # tracks that lines know the side of, and when they were last seen
+
+    def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
+        found, ids = self._counted(scene)
+        ids = np.full(len(found), -1, np.int64) if ids is None else ids
+        absent = self._absent(ids, scene.at_s)
+        told = {}
+        for name, line in self._of_scene(scene).items():
+            sums = self._sums.setdefault(name, {"in": Counter(), "out": Counter()})
+            crossed = line.trigger(_with_absent(found, ids, absent, line))
+            for way, which in zip(("in", "out"), crossed, strict=True):
+                sums[way].update(CLASSES[int(c)] for c in found.class_id[which[: len(found)]])
+            told[name] = _crossed(sums)
+        return scene.with_(told={"lines": told})
+
+    def _absent(self, ids: np.ndarray, at_s: float) -> list[int]:
+        """Tracks that are not seen in this frame and may come back."""
+        self._sides_of.update(dict.fromkeys((int(i) for i in ids if i >= 0), at_s))
+        self._sides_of = {i: seen_s for i, seen_s in self._sides_of.items() if 0 <= at_s - seen_s <= LOST_S}
+        return [i for i, seen_s in self._sides_of.items() if seen_s < at_s]
+
+    def _made(self, size_px: tuple[int, int]) -> dict[str, Any]:
+        import supervision
+
+        def point(at: Sequence[float]) -> Any:
+            return supervision.Point(x=at[0] * size_px[0], y=at[1] * size_px[1])
+
+        frames = int(self.given.get("min_frames", 1))
+        return {
+            name: supervision.LineZone(point(ends[0]), point(ends[1]), self._anchors(), minimum_crossing_threshold=frames)
+            for name, ends in (self.given.get("lines") or {}).items()
+        }
+
+
+def _with_absent(found: Detections, ids: np.ndarray, absent: Sequence[int], line: Any) -> Any:
+    """Detections as a line wants them. It forgets the side of a track that misses two frames, which any detector makes it do; a track
+    that may come back is shown beyond the line's end, where it is remembered and not counted."""
+    start, end = line.vector.start, line.vector.end
+    far = [end.x + 2 * (end.x - start.x), end.y + 2 * (end.y - start.y)] * 2
+    boxes = np.concatenate([found.xyxy, np.array([far] * len(absent), np.float32).reshape(-1, 4)])
+    padded = Detections(
+        xyxy=boxes, score=np.concatenate([found.score, np.ones(len(absent), np.float32)]),
+        class_id=np.concatenate([found.class_id, np.zeros(len(absent), np.int64)]),
+    )  # fmt: skip
+    return _objects(padded, np.concatenate([ids, np.array(absent, np.int64)]))
+
+
+def _crossed(sums: Mapping[str, Counter[str]]) -> Told:
+    told: dict[str, Any] = {way: sum(counter.values()) for way, counter in sums.items()}
+    return {**told, "classes": {way: dict(sorted(counter.items())) for way, counter in sums.items()}}
+
+
+@dataclass(kw_only=True)
+class _Stays:
+    """A zone's visits. since_s: track -> when it came in; seen_s: when it was last seen there; stayed_s: of those that left."""
+
+    since_s: dict[int, float] = field(default_factory=dict)
+    seen_s: dict[int, float] = field(default_factory=dict)
+    visits: int = 0
+    stayed_s: float = 0.0
+    longest_s: float = 0.0
+
+    def come(self, track: int, at_s: float) -> None:
+        self.since_s.setdefault(track, at_s)
+        self.seen_s[track] = at_s
+
+    def leave(self, at_s: float, *, gap_s: float, least_s: float) -> None:
+        """Those who were not seen for `gap_s` have left when they were last seen."""
+        for track in [t for t, seen_s in self.seen_s.items() if at_s - seen_s > gap_s]:
+            stayed_s = self.seen_s.pop(track) - self.since_s.pop(track)
+            if stayed_s >= least_s:
+                self.visits += 1
+                self.stayed_s += stayed_s
+                self.longest_s = max(self.longest_s, stayed_s)
+
+
+class Dwell(_Placed):
+    """How long objects stay in zones. params: least_s: shorter stays are passing by and do not count; gap_s: an object that is not seen
+    in the zone for so long has left it. Tells per zone `inside` (now, for `least_s` already), `longest_now_s`, and of those that left
+    `visits`, `mean_s`, `longest_s`."""
+
+    name = "dwell"
+    params = params_of("dwell")
+    stateful = True
+
+    def __init__(self, params: Mapping[str, Any], tools: Tools) -> None:
+        super().__init__(params, tools)
+        self._stays: dict[str, _Stays] = {}
+
+    def reset(self) -> None:
+        self._made_for, self._stays = None, {}
+
+    def interrupt(self) -> None:
+        """Who is inside counts as a stay to the moment when it was last seen."""
+        self._made_for = None
+        for stays in self._stays.values():
+            stays.leave(math.inf, gap_s=0.0, least_s=self._least_s)
+
+    def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
+        found, ids = self._counted(scene)
+        ids = np.full(len(found), -1, np.int64) if ids is None else ids
+        objects, at_s = _objects(found), scene.at_s
+        gap_s, least_s = float(self.given.get("gap_s", GAP_S)), self._least_s
+        told = {}
+        for name, zone in self._of_scene(scene).items():
+            stays = self._stays.setdefault(name, _Stays())
+            for track in ids[zone.trigger(objects) & (ids >= 0)]:
+                stays.come(int(track), at_s)
+            stays.leave(at_s, gap_s=gap_s, least_s=least_s)
+            told[name] = _stayed(stays, at_s, least_s)
+        return scene.with_(told={"zones": told})
+
+    @property
+    def _least_s(self) -> float:
+        return float(self.given.get("least_s", 0.0))
+
+
+def _stayed(stays: _Stays, at_s: float, least_s: float) -> Told:
+    now_s = [s for since_s in stays.since_s.values() if (s := at_s - since_s) >= least_s]
+    return {
+        "inside": len(now_s), "longest_now_s": round(max(now_s, default=0.0), 2), "visits": stays.visits,
+        "mean_s": round(stays.stayed_s / stays.visits, 2) if stays.visits else 0.0, "longest_s": round(stays.longest_s, 2),
+    }  # fmt: skip
