@@ -61,10 +61,12 @@ class Letterboxed:
         return xyxy.astype(np.float32) * np.float32(self.scale) + shift
 
 
-def letterbox(image: np.ndarray, *, input_px: int, stride: int = 32) -> Letterboxed:
-    """Scales the longer side to `input_px` and pads both sides evenly to the next multiple of `stride` (not to a square)."""
+def letterbox(image: np.ndarray, *, input_px: int, stride: int = 32, enlarge: bool = True) -> Letterboxed:
+    """Scales the longer side to `input_px` and pads both sides evenly to the next multiple of `stride` (not to a square). enlarge=False:
+    a smaller picture keeps its size."""
     height, width = image.shape[:2]
     scale = input_px / max(height, width)
+    scale = scale if enlarge else min(1.0, scale)
     new_width, new_height = max(1, round(width * scale)), max(1, round(height * scale))
     if (new_width, new_height) != (width, height):
         image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)

@@ -118,6 +118,8 @@ class UltralyticsDetector:
 
     #: Asks `models.retrain` for SGD: see there.
     prefers_sgd = True
+    #: Whether a picture smaller than `input_px` is enlarged to it. False where a resolution knob is turned: less to see then costs less.
+    enlarges = True
 
     def __init__(
         self, spec: DetectorSpec, *, state: dict[str, torch.Tensor] | None = None, device: str = "cpu", seed: int = 0
@@ -169,7 +171,7 @@ class UltralyticsDetector:
         self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
     ) -> list[Detections]:
         check_images(images)
-        boxed = [letterbox(image, input_px=self.spec.input_px) for image in images]
+        boxed = [letterbox(image, input_px=self.spec.input_px, enlarge=self.enlarges) for image in images]
         results = [Detections.empty() for _ in images]
         network = self._serving_network()
         with torch.inference_mode(), yielding_between_layers(network, yield_point):
@@ -229,7 +231,7 @@ class UltralyticsDetector:
 
         def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
             check_images([image])
-            boxed = letterbox(image, input_px=self.spec.input_px)
+            boxed = letterbox(image, input_px=self.spec.input_px, enlarge=self.enlarges)
             return to_array(boxed.image), boxed
 
         def decode(outputs: Sequence[np.ndarray], boxed: object, score_min: float) -> Detections:
