@@ -195,7 +195,8 @@ class Scene:
     frame: as it came. size_px: (width, height) in which all coordinates are, the camera's own picture: it stays when the resolution knob
     changes, so that tracks, zones and lines go on. image: uint8 (h, w, 3) RGB, the picture at working resolution. regions: float32
     (N, 4) xyxy of what moves, None: nobody looked. detections: None before anything was detected. track_ids: int64, one per
-    detection, -1: no track (yet); None: nobody tracked. told: what the node that gave this scene says of the frame."""
+    detection, -1: no track (yet); None: nobody tracked. told: what the node that gave this scene says of the frame. shown: live, what
+    the camera's own model said of the frame already; None: it was not asked."""
 
     frame: Frame
     size_px: tuple[int, int]
@@ -204,6 +205,7 @@ class Scene:
     detections: Detections | None = None
     track_ids: np.ndarray | None = None
     told: Told = field(default_factory=dict)
+    shown: Detections | None = None
 
     @property
     def at_s(self) -> float:
@@ -221,12 +223,14 @@ class Scene:
         return replace(self, **{"told": {}, **changes})
 
 
-def scene_of(frame: Frame, *, size_px: tuple[int, int] | None = None) -> Scene:
-    """The scene that a query begins with. size_px: None: the frame's own size."""
-    height, width = frame.image.shape[:2]
-    size = size_px or (width, height)
-    scene = Scene(frame=frame, size_px=size, image=frame.image)
-    return replace(scene, regions=frame.regions if size == (width, height) else scaled(frame.regions, (width, height), size))
+def scene_of(frame: Frame, *, size_px: tuple[int, int] | None = None, shown: Detections | None = None) -> Scene:
+    """The scene that a query begins with. size_px: None: the frame's own size. shown: in px of the frame."""
+    own = (frame.image.shape[1], frame.image.shape[0])
+    size = size_px or own
+    if shown is not None and size != own:
+        shown = Detections(xyxy=scaled(shown.xyxy, own, size), score=shown.score, class_id=shown.class_id)
+    regions = frame.regions if size == own else scaled(frame.regions, own, size)
+    return Scene(frame=frame, size_px=size, image=frame.image, regions=regions, shown=shown)
 
 
 def scaled(xyxy: Any, from_px: tuple[int, int], to_px: tuple[int, int]) -> Any:

@@ -45,7 +45,7 @@ def transform_class(name: str) -> TransformKind:
     [entry] = entries
     try:
         kind: TransformKind = entry.load()
-    except Exception as error:  # whatever a stranger's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does while it is imported
         raise _broken(package_of(entry), name, f"{entry.value} cannot be imported ({type(error).__name__}: {error})") from error
     problems = problems_of(kind)
     if problems:
@@ -62,7 +62,8 @@ def _broken(package: str, name: str, why: str) -> EnvironmentLacking:
 
 def problems_of(kind: Any) -> list[str]:
     """What keeps an object from being a transform's class, in words; empty for one that can be used."""
-    if not inspect.isclass(kind):
+    looked_at = kind
+    if not inspect.isclass(looked_at):
         return ["the entry point must name a class"]
     wrong = [f"it has no {field}" for field in ("name", "knobs", "params", "stateful") if not hasattr(kind, field)]
     if not wrong and not all(isinstance(knob, Knob) for knob in kind.knobs):

@@ -1,0 +1,245 @@
+"""The queries of a camera on what people are shown: the camera's worker has decoded and detected, the rest runs on a thread of its own.
+
+The worker hands over each frame it has analysed (`on_shown`) and goes on at once: there is one place for a frame, and the newest wins. A
+frame that was replaced before the thread came to it is counted as skipped. A node that does not come back is noticed when the next frame
+comes, or when somebody asks for the status: its thread is given up, another goes on without it.
+
+What runs here is not under the box's shares: tracks, zones and lines take about a millisecond a frame; what a query costs is measured
+and shown, per node.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from configs.errors import DriftboxError, UsageError, redact
+from configs.schema.queries import QueryEntry
+from edge.clock import Clock
+from edge.inference import Shown
+from edge.queries.base import Cost, KnobValue, Meter, QuerySpec, Scene, Setting, Told, Tools, scene_of
+from edge.queries.registry import query_spec
+from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
+
+log = logging.getLogger("driftbox")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """One node of a running query. cpu_s, gpu_s: mean of a frame; faults: how often it raised, hung, gave nonsense."""
+
+    id: str
+    transform: str
+    runs: int
+    cpu_s: float
+    gpu_s: float
+    faults: Mapping[str, int]
+    boxes_left_out: int
+    last_error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryReport:
+    """One query. state: `running`, `waiting` (no frame yet), `resting` (failed too often, tried again in `again_s`, None: not before a
+    restart) or `unusable` (what it needs is not there). told: node id -> what it told of the newest frame, at_utc and lag_s: of that
+    frame; frames: answered; failed_frames: on which a node failed."""
+
+    name: str
+    state: str
+    reason: str = ""
+    again_s: float | None = None
+    setting: Setting
+    told: Mapping[str, Told]
+    at_utc: float | None = None
+    lag_s: float | None = None
+    frames: int = 0
+    failed_frames: int = 0
+    nodes: tuple[NodeReport, ...] = ()
+
+
+def specs_of(entries: Iterable[QueryEntry], *, task: str) -> tuple[tuple[QuerySpec, ...], dict[str, str]]:
+    """The queries that can run, and the name and reason of each that cannot (a package that does not import, say). task: of their
+    camera."""
+    usable, broken = [], {}
+    for entry in entries:
+        if not entry.enabled:
+            continue
+        try:
+            usable.append(query_spec(entry, task=task))
+        except Exception as error:  # ours, or whatever a stranger's class does
+            broken[entry.name] = redact(str(error) if isinstance(error, DriftboxError) else f"{type(error).__name__}: {error}")
+    return tuple(usable), broken
+
+
+class CameraQueries:
+    """Runs until `stop`. broken: queries that cannot run, and why.
+
+    on_outcome: told each answer, in the queries' thread; what it raises is logged."""
+
+    def __init__(
+        self,
+        specs: Iterable[QuerySpec],
+        tools: Tools,
+        *,
+        clock: Clock,
+        meter: Meter | None = None,
+        rules: FaultRules | None = None,
+        broken: Mapping[str, str] | None = None,
+        on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> None:
+        self.camera_id = tools.camera_id
+        self.broken = dict(broken or {})
+        self.on_outcome = on_outcome
+        self.skipped = 0
+        self._clock = clock
+        self._rules = rules or FaultRules()
+        self.runner = QueryRunner(specs, tools, meter=meter or cpu_meter(clock), clock_s=clock.monotonic_s, rules=self._rules)
+        self._changed = threading.Condition()
+        self._waiting: Scene | None = None  # the one place for a frame
+        self._thread: threading.Thread | None = None
+        self._given_up: list[threading.Thread] = []
+        self._stopping = False
+        self._lags_s: dict[str, float] = {}
+
+    # --- called by others ---------------------------------------------------------------------------------------------
+
+    def on_shown(self, shown: Shown) -> None:
+        """A frame the camera's worker has analysed. Returns at once; called by the worker's thread."""
+        self.offer(scene_of(shown.frame, shown=shown.detections))
+
+    def offer(self, scene: Scene) -> None:
+        """A frame to look at. Returns at once; it takes the place of one that still waits."""
+        if not self.runner.queries:
+            return
+        with self._changed:
+            if self._stopping:
+                return
+            self._watch()
+            self.skipped += self._waiting is not None
+            self._waiting = scene
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"queries-{self.camera_id}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def behind(self) -> bool:
+        """Whether a query that may lag has not come to the newest frame: who reads a recording for it waits (back-pressure goes to the
+        front of the query, where frames are still encoded)."""
+        with self._changed:
+            full = self._waiting is not None
+        return full and any(state.spec.may_lag and not state.reason for state in self.runner.queries.values())
+
+    def set_knobs(self, query: str, setting: Setting) -> None:
+        """See `QueryRunner.set_knobs`. Raises UsageError, also for a query that is not there."""
+        if query not in self.runner.queries:
+            raise UsageError(f"camera {self.camera_id} has no query {query}", subject=self.camera_id)
+        self.runner.set_knobs(query, setting)
+
+    def front(self) -> dict[str, dict[str, KnobValue]]:
+        """See `QueryRunner.front`."""
+        return self.runner.front()
+
+    def cost(self) -> Cost:
+        """Of all frames so far."""
+        return self.runner.cost
+
+    def reports(self) -> tuple[QueryReport, ...]:
+        """All queries, those that cannot run among them, by name. Returns at once; from any thread."""
+        with self._changed:
+            self._watch()
+        now_s = self._clock.monotonic_s()
+        running = [self._report(name, state, now_s) for name, state in self.runner.queries.items()]
+        broken = [QueryReport(name=n, state="unusable", reason=why, setting={}, told={}) for n, why in self.broken.items()]
+        return tuple(sorted([*running, *broken], key=lambda report: report.name))
+
+    def stop(self) -> None:
+        """Ends the thread after the frame in work; does not wait for it."""
+        with self._changed:
+            self._stopping, self._waiting = True, None
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (scene := self._next()) is not None:
+            try:
+                outcomes = self.runner.step(scene)
+            except GivenUp:
+                return  # another thread goes on
+            with self._changed:
+                if threading.current_thread() is not self._thread:
+                    return
+                lag_s = max(0.0, self._clock.monotonic_s() - scene.at_s)
+                self._lags_s.update({outcome.query: lag_s for outcome in outcomes})
+                self._changed.notify_all()
+            for outcome in outcomes:
+                self._tell(outcome)
+
+    def _next(self) -> Scene | None:
+        """The next frame; None: the end."""
+        with self._changed:
+            while self._waiting is None and not self._stopping:
+                self._changed.wait()
+            scene, self._waiting = self._waiting, None
+            return None if self._stopping else scene
+
+    def _tell(self, outcome: Outcome) -> None:
+        try:
+            self.on_outcome(outcome)
+        except Exception:  # a listener's trouble is not the queries'
+            log.exception("%s: an answer of the query %s could not be told", self.camera_id, outcome.query)
+
+    def _watch(self) -> None:
+        """Lock held. Gives the thread up when a node has not come back for too long."""
+        busy = self.runner.busy()
+        if busy is None or self._thread is None or self._clock.monotonic_s() - busy.since_s <= busy.most_s:
+            return
+        self._given_up = [thread for thread in self._given_up if thread.is_alive()]
+        for_good = len(self._given_up) + 1 >= self._rules.threads_max
+        if not self.runner.give_up(for_good=for_good):
+            return
+        log.warning("%s: the transform %s does not come back; its query rests", self.camera_id, busy.transform)
+        self._given_up.append(self._thread)
+        self._thread = None
+        if self._waiting is not None and not self._stopping:
+            self._thread = threading.Thread(target=self._run, name=f"queries-{self.camera_id}", daemon=True)
+            self._thread.start()
+
+    # --- status -------------------------------------------------------------------------------------------------------
+
+    def _report(self, name: str, state: QueryState, now_s: float) -> QueryReport:
+        outcome, resting = state.outcome, bool(state.reason)
+        again_s = state.rests_until_s - now_s
+        return QueryReport(
+            name=name,
+            state="resting" if resting else "running" if outcome is not None else "waiting",
+            reason=state.reason,
+            again_s=max(0.0, again_s) if resting and again_s < float("inf") else None,
+            setting=dict(state.setting),
+            told=outcome.told if outcome is not None else {},
+            at_utc=outcome.at_utc if outcome is not None else None,
+            lag_s=self._lags_s.get(name),
+            frames=state.frames,
+            failed_frames=state.failed_frames,
+            nodes=tuple(_node_report(id, state.spec.node(id).transform, state.stats[id]) for id in state.spec.order),
+        )
+
+
+def _node_report(id: str, transform: str, stat: NodeStat) -> NodeReport:
+    runs = max(1, stat.runs)
+    return NodeReport(
+        id=id, transform=transform, runs=stat.runs, cpu_s=stat.cost.cpu_s / runs, gpu_s=stat.cost.gpu_s / runs,
+        faults=dict(stat.faults), boxes_left_out=stat.boxes_left_out, last_error=stat.last_error,
+    )  # fmt: skip
+
+
+def cpu_meter(clock: Clock) -> Meter:
+    """CPU seconds of the calling thread."""
+    return lambda: Cost(cpu_s=clock.thread_cpu_s())
