@@ -48,8 +48,8 @@ class GivenUp(Exception):
 class FaultRules:
     """in_a_row: failed frames after which a query rests, one that hung: at once; rest_s, rest_most_s: for how long, the first time and
     at most; well_frames: good frames after which an earlier rest is forgotten; node_s: how long a node may take for one frame before
-    its thread is given up, first_s: the same for its first frame, for which it may load a model; threads_max: threads that may be
-    given up and not have come back; then a query that hangs rests for good."""
+    its thread is given up, first_s: the same for its first frame and the one after a change of its knobs, for which it may load a
+    model; threads_max: threads that may be given up and not have come back; then a query that hangs rests for good."""
 
     in_a_row: int = 5
     rest_s: float = 30.0
@@ -161,7 +161,7 @@ class QueryRunner:
         self._cells: dict[str, dict[str, _Cell]] = {}  # query -> node id -> cell
         self._epoch = 0  # rises when a thread is given up: what belongs to an older one is dead
         self._busy: _Cell | None = None
-        self._busy_since_s = 0.0
+        self._busy_since_s, self._busy_anew = 0.0, False
         self.cost = Cost()
         self._size_px: tuple[int, int] | None = None
         self._last_s: float | None = None
@@ -222,6 +222,7 @@ class QueryRunner:
     def step(self, scene: Scene) -> list[Outcome]:
         """One frame through all queries that do not rest; the answers of those that came to one. scene: as `scene_of` gives it. Raises
         GivenUp when this thread was given up meanwhile; nothing a transform does raises."""
+        now_s = self._clock_s()
         with self._lock:
             epoch = self._epoch
             plan = [(state, dict(self._cells[name])) for name, state in self.queries.items() if self._may_run(state, now_s)]
@@ -238,7 +239,7 @@ class QueryRunner:
         if source is None or source.transform is None:
             return
         with self._lock:
-            self._busy, self._busy_since_s = cell, self._clock_s()
+            self._busy, self._busy_since_s, self._busy_anew = cell, self._clock_s(), False
         try:
             twin = source.transform.fork()
         except Exception:  # a stranger's fork: the copy begins anew
@@ -320,8 +321,9 @@ class QueryRunner:
     def _begin(self, cell: _Cell) -> tuple[dict[str, KnobValue], bool, Transform | None]:
         """From here on the thread may be given up. What is to be told to the transform, and the transform."""
         with self._lock:
-            self._busy, self._busy_since_s = cell, self._clock_s()
             pending, interrupted = cell.pending, cell.interrupted
+            self._busy, self._busy_since_s = cell, self._clock_s()
+            self._busy_anew = cell.transform is None or bool(pending)
             cell.pending, cell.interrupted = {}, False
             return pending, interrupted, cell.transform
 
@@ -377,7 +379,7 @@ class QueryRunner:
             cell, rules = self._busy, self.rules
             if cell is None:
                 return None
-            most_s = rules.first_s if cell.transform is None else rules.node_s
+            most_s = rules.first_s if self._busy_anew else rules.node_s
             return Busy(transform=cell.node.transform, since_s=self._busy_since_s, most_s=most_s)
 
     def give_up(self, *, for_good: bool = False) -> bool:
