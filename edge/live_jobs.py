@@ -52,9 +52,9 @@ KINDS: dict[type, str] = {
 @dataclass(kw_only=True)
 class LearningParts:
     """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; each job takes its own (`JobSteps.own`).
-    require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: how each kind of job is
-    done, here or in processes of their own. trials_at_once: most profiling trials at once (docs/trials.md); profile_halving: those
-    that are clearly worse stop early."""
+    require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: (job's id) -> how
+    its kind is done, here or in a process of its own. trials_at_once: most profiling trials at once (docs/trials.md);
+    profile_halving: those that are clearly worse stop early."""
 
     store: Store
     shelf: Shelf
@@ -66,7 +66,7 @@ class LearningParts:
     seed: int = 0
     replay_windows: int = 3
     require_room: Callable[[], None] = no_limit
-    steps: jobs.JobSteps = jobs.HERE
+    steps: Callable[[str], jobs.JobSteps] = jobs.here
     trials_at_once: int = 1
     profile_halving: bool = False
 
@@ -97,9 +97,9 @@ class LiveJobs:
         return partial(self._gate, command)
 
     def _look(self, command: StartLook, lane: Lane, spent: Spent) -> MakeEvent:
-        parts = self._parts
+        parts, steps = self._parts, self._parts.steps(command.job)
         look = jobs.run_in_lane(
-            parts.steps.look(
+            steps.look(
                 parts.samples, self._task_of(command.stream), parts.shelf.detector(command.version), stream=command.stream,
                 window=command.window, frames=command.frames, version=command.version, score_min=parts.scoring.score_min,
                 yield_point=lane.checkpoint,
@@ -115,9 +115,9 @@ class LiveJobs:
         )
 
     def _probe(self, command: StartProbe, lane: Lane, spent: Spent) -> MakeEvent:
-        parts = self._parts
+        parts, steps = self._parts, self._parts.steps(command.job)
         result = jobs.run_in_lane(
-            parts.steps.probe(
+            steps.probe(
                 parts.samples, parts.shelf.detector(command.version), self._still_there(command.candidates),
                 stream=command.stream, window=command.window, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint,
@@ -141,10 +141,10 @@ class LiveJobs:
             yield version, detector
 
     def _labelling(self, command: StartLabelling, lane: Lane, spent: Spent) -> MakeEvent:
-        parts = self._parts
+        parts, steps = self._parts, self._parts.steps(command.job)
         result = jobs.run_in_lane(
-            parts.steps.label(
-                parts.samples, parts.steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
+            steps.label(
+                parts.samples, steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
                 stream=command.stream, window=command.window, frames=command.frames, holdout_frac=command.holdout_frac,
                 scoring=parts.scoring, task=self._task_of(command.stream), yield_point=lane.checkpoint, labelling=parts.labelling,
                 timer=spent,
@@ -175,7 +175,7 @@ class LiveJobs:
         if self._members is not None and parts.trials_at_once > 1:
             trials, n_train, gpu_s = self._profiled_at_once(self._members, command, lane, serving, how)
         else:
-            steps = parts.steps.profile(parts.samples, serving, yield_point=lane.checkpoint, **how)
+            steps = parts.steps(command.job).profile(parts.samples, serving, yield_point=lane.checkpoint, **how)
             trials, n_train = jobs.run_in_lane(steps, lane)
             gpu_s = spent()
         return lambda at_s: ev.ProfileDone(
@@ -195,10 +195,10 @@ class LiveJobs:
         return found.trials, found.n_train, found.gpu_s
 
     def _retraining(self, command: StartRetraining, lane: Lane, spent: Spent) -> MakeEvent:
-        parts, notes = self._parts, list[str]()
+        parts, steps, notes = self._parts, self._parts.steps(command.job), list[str]()
         parts.require_room()
         detector = jobs.run_in_lane(
-            parts.steps.retrain(
+            steps.retrain(
                 parts.samples, parts.shelf.detector(command.version), job=command.job, stream=command.stream,
                 window=command.window, replay_windows=parts.replay_windows, config=command.config,
                 seed=self._seed(command.job), timer=spent, on_epoch=partial(self._on_epoch, command), scoring=parts.scoring,
@@ -232,10 +232,10 @@ class LiveJobs:
         return [ref.name for ref in samples.sampled(camera, window) if samples.split(ref) == "train"]
 
     def _gate(self, command: StartGate, lane: Lane, spent: Spent) -> MakeEvent:
-        parts = self._parts
+        parts, steps = self._parts, self._parts.steps(command.job)
         result = jobs.run_in_lane(
-            parts.steps.gate(
-                parts.samples, parts.steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
+            steps.gate(
+                parts.samples, steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,

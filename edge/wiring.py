@@ -28,7 +28,7 @@ from edge.gpu.choose import Look, build_backend, clock_for
 from edge.gpu.device_clock import DeviceClock
 from edge.gpu.nvml import DeviceReader, DeviceWatch
 from edge.inference import InferenceWorker
-from edge.jobs import HERE, Scoring
+from edge.jobs import Scoring, here
 from edge.journal import Journal
 from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
@@ -247,10 +247,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         serving = serving_of(config, folder, store, samples, clock)
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
-        steps = HERE
+        steps = here
         if processes is not None:
             serve = serve_later = partial(serve_in_process, processes)
-            steps = replace(HERE, retrain=processes.retrain_steps)
+            steps = processes.steps
         runtime = BoxRuntime(
             Parts(
                 engine=engine,

@@ -235,7 +235,7 @@ class FakeClient:
         if "error" in answer:
             raise RuntimeError(f"CUDA error: {answer['error']}")
         self.thread_pct = float(answer["pct"])
-        self._started_s = 0.0
+        self._started_s = self._slept_s = 0.0
         threading.Thread(target=self._hear, daemon=True, name="fake-mps").start()
 
     def _hear(self) -> None:
@@ -246,17 +246,22 @@ class FakeClient:
     def begin(self) -> None:
         """Before work on the device."""
         self._check()
-        self._started_s = time.thread_time()
+        self._started_s, self._slept_s = time.thread_time(), 0.0
 
     def end(self) -> float:
-        """After it; the seconds for which the device was busy with it."""
+        """After it; the seconds for which the device was busy with it. May be asked again: it has then rested already."""
         used_s = time.thread_time() - self._started_s
-        time.sleep(used_s * (100.0 / self.thread_pct - 1.0))
+        rest_s = used_s * (100.0 / self.thread_pct - 1.0)
+        time.sleep(max(0.0, rest_s - self._slept_s))
+        self._slept_s = max(rest_s, self._slept_s)
         self._check()
         return used_s * 100.0 / self.thread_pct
 
     def held_mib(self) -> float:
         return 0.0
+
+    def let_go(self) -> None:
+        """Nothing is held."""
 
     def fault(self) -> None:
         """This process did what must not be done; everybody will hear of it."""

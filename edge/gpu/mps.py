@@ -20,8 +20,9 @@ Faults: a process that dies or hangs is replaced, the others go on. A fault on t
 not whose it was. All processes are then ended, the daemon recovers, and they start again when they are next wanted. The first to report
 it is suspected: after `POISONED_MAX` such faults its model gets no more processes.
 
-What runs in a process: live inference and retraining. The other jobs (labels, looks, profiles, gates) compute in the box's own process,
-in the same lanes, and are not clients. Nothing of this was verified on a GPU, see docs/gpu.md.
+What runs in a process: live inference, and every learning job (labels, looks, probes, profiles, retrainings, gates:
+`edge.gpu.remote_jobs`). A learning job's process is kept for the next of its kind, with its golden model loaded (`IDLE_MAX`). Nothing of
+this was verified on a GPU, see docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -34,31 +35,27 @@ import statistics
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from configs.errors import DriftboxError, EnvironmentLacking, JobError
 from configs.files import storage_errors
 from edge.clock import Clock, SystemClock
-from edge.gpu.base import ChangeCost, DeviceFacts, Fault, Lane, Role
-from edge.gpu.executor import Executor
+from edge.gpu.base import ChangeCost, DeviceFacts, Fault, FaultCode, Lane, Role
+from edge.gpu.executor import HUNG_S, Executor, ExecutorLane
 from edge.gpu.mps_daemon import MpsDaemon, runtime_root
-from edge.gpu.remote import RemoteClock, RemoteDetector, WorkerLost, WorkerProcess, remote_retraining
+from edge.gpu.remote import BEAT_S as PING_S
+from edge.gpu.remote import RemoteClock, RemoteDetector, WorkerLost, WorkerProcess
+from edge.gpu.remote_jobs import job_steps
 from edge.gpu.worker import ModelFile, Settings, keep
-from edge.jobs import Samples, Steps, retrain_steps
-from edge.jobs.base import no_yield
-from edge.jobs.train import OnNote, no_note
-from edge.samples import FileSamples
-from models.detector import Detector, YieldPoint
-from models.tasks.base import Scoring, Task
-from models.tasks.detection import DETECTION
+from edge.jobs import JobSteps
+from models.detector import Detector, DetectorSpec
 from scheduler.pacing import PacingMode
 from scheduler.salus.types import MemoryNeed
-from scheduler.types import EpochReport, RetrainConfig
 
 log = logging.getLogger("driftbox")
 
@@ -66,6 +63,8 @@ log = logging.getLogger("driftbox")
 STEP_PCT = 10
 #: Most clients of one MPS server on Volta and later.
 CLIENTS_MAX = 48
+#: Processes without a job that are kept for the next one. Each holds a context, and perhaps a golden model.
+IDLE_MAX = 2
 #: Part of the GPU's memory that jobs may hold together when the configuration does not say.
 MEMORY_FRAC = 0.9
 UNKNOWN_MIB = 8192.0
@@ -96,6 +95,11 @@ def next_pct(current_pct: float | None, share_pct: float, step_pct: int = STEP_P
     if share_pct > current_pct + slack or share_pct <= current_pct - step_pct - slack:
         return wanted
     return current_pct
+
+
+def _has_room(limit_mib: float | None, wanted_mib: float | None) -> bool:
+    """Whether a process with this limit may do a job that wants the other."""
+    return limit_mib is None or (wanted_mib is not None and wanted_mib <= limit_mib)
 
 
 def limit_mib(need: MemoryNeed | None) -> float | None:
@@ -174,7 +178,11 @@ class _Gpu:
 class MpsBackend(Executor):
     """gpu: UUID of the GPU; data_dir: the box's data folder, below which daemon and weights for the processes have their place. spare:
     keep a process with torch loaded for whoever wants one next (about 250 MiB of the machine's memory). daemon, blank, device, client:
-    stand-ins for tests. Raises EnvironmentLacking when MPS cannot be had, with what to do.
+    stand-ins for tests. builder: makes detectors in the processes (`edge.gpu.worker.ModelFile`). Raises EnvironmentLacking when MPS
+    cannot be had, with what to do.
+
+    mode 'work-conserving': every process may use all threads of the GPU, and only the tokens divide it; else what a job leaves idle
+    would be of no use to another whose percentage is small.
 
     `remote_clock` knows what processes computed: costs per frame are read from it, not from the machine's clock."""
 
@@ -184,7 +192,8 @@ class MpsBackend(Executor):
         self, gpu: str, *, data_dir: Path, capacity_pct: int | None = None, memory_mib: float | None = None, clock: Clock | None = None,
         facts: Callable[[], tuple[DeviceFacts, ...]] = lambda: (), mode: PacingMode = "capped", step_pct: int = STEP_PCT,
         daemon: MpsDaemon | None = None, blank: Callable[[Callable[[int], object]], WorkerProcess] | None = None,
-        device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S, spare: bool = True,
+        device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S, spare: bool = True, builder: str = ModelFile.builder,
+        hung_s: float = HUNG_S,
     ) -> None:  # fmt: skip
         if memory_mib is None:
             known = facts()
@@ -196,15 +205,22 @@ class MpsBackend(Executor):
             capacity_pct=capacity_pct,
             mode=mode,
             clock=self.remote_clock,
+            hung_s=hung_s,
         )
-        self._data_dir, self._device, self._client, self._step_pct = data_dir, device, client, step_pct
+        self._memory_mib, self._builder = memory_mib, builder
+        self._step_pct = 100 if mode == "work-conserving" else step_pct
+        self._data_dir, self._device, self._client = data_dir, device, client
         self._blank = blank or (lambda before_kill: WorkerProcess(before_kill=before_kill))
         self._detectors: weakref.WeakKeyDictionary[RemoteDetector, tuple[str, ModelFile]] = weakref.WeakKeyDictionary()
         self._shares: dict[str, float] = {}
         self._roles: dict[str, Role] = {}
         self._declared: dict[str, MemoryNeed] = {}
         self._made = 0
-        self._recovering = threading.RLock()
+        self._goldens: dict[DetectorSpec, ModelFile] = {}
+        self._idle: deque[WorkerProcess] = deque()
+        self._starting: Counter[str] = Counter()
+        self._given_up: set[str] = set()  # jobs whose processes were ended because they hung
+        self._recovering, self._keeping = threading.RLock(), threading.RLock()
         self._at_fault, self._recovered_s = False, -math.inf
         self._poisoned: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=POISONED_MAX))
         self._changes: deque[tuple[float, float]] = deque(maxlen=20)
@@ -226,6 +242,7 @@ class MpsBackend(Executor):
     def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
         """See `edge.gpu.base`. Inference goes before learning also on the device (a client's priority)."""
         whole = None if need is None else MemoryNeed(persistent_mib=need.peak_mib, ephemeral_mib=0.0)
+        self._make_way(0.0 if whole is None else whole.peak_mib)
         lane = super().open_lane(job, role=role, need=whole)
         self._roles[job] = role
         if whole is not None:
@@ -236,6 +253,7 @@ class MpsBackend(Executor):
         super().close_lane(job)
         self._roles.pop(job, None)
         self._declared.pop(job, None)
+        self._given_up.discard(job)
 
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """See `edge.gpu.base`. The new shares hold from the next iterations on; percentages follow by standbys, one after the other."""
@@ -246,6 +264,8 @@ class MpsBackend(Executor):
     def change_cost(self) -> ChangeCost:
         """Median of the standbys so far; before the first, a guess. settle_s is what a job waits that is to get more than its
         percentage allows; a job that is to get less gets it at once."""
+        if self._step_pct >= 100:  # every process may use all of the GPU: shares are tokens
+            return ChangeCost()
         changes = list(self._changes)
         if not changes:
             return GUESSED
@@ -272,48 +292,100 @@ class MpsBackend(Executor):
 
     # --- what runs in processes ---------------------------------------------------------------------------------------
 
-    def serve(self, trained: Detector, job: str, *, builder: str = ModelFile.builder) -> RemoteDetector:
+    def serve(self, trained: Detector, job: str, *, builder: str = "") -> RemoteDetector:
         """A detector whose predictions are made by a process of `job`, started when the first is asked for; its share is known then.
         Raises StorageError when the weights cannot be written for it."""
-        model = self._keep_weights(trained, job, builder)
+        model = self._keep_weights(trained, job, builder or self._builder)
         detector = RemoteDetector(
-            trained, partial(self._process_for, job, model), clock=self.remote_clock, lost=partial(self._lost, job, model)
+            trained, partial(self._process_for, job, model), clock=self.remote_clock, lost=partial(self._lost, job, model.path)
         )
         weakref.finalize(detector, Path(model.path).unlink, missing_ok=True)
         self._detectors[detector] = (job, model)
         return detector
 
-    def retrain_steps(
-        self, samples: Samples, serving: Detector, *, job: str, stream: str, window: int, replay_windows: int, config: RetrainConfig,
-        seed: int, timer: Callable[[], float], on_epoch: Callable[[EpochReport], None], scoring: Scoring | None = None,
-        task: Task = DETECTION, yield_point: YieldPoint = no_yield, members: Sequence[str] = (), on_note: OnNote = no_note,
-    ) -> Steps[Detector]:  # fmt: skip
-        """`edge.jobs.retrain_steps` in a process of `job`, one iteration at a time; samples that are not files of this box are retrained
-        on here. Its percentage is that of its share when it begins; later shares are kept by its tokens."""
-        if not isinstance(samples, FileSamples):
-            return (
-                yield from retrain_steps(
-                    samples, serving, job=job, stream=stream, window=window, replay_windows=replay_windows, config=config, seed=seed,
-                    timer=timer, on_epoch=on_epoch, scoring=scoring, task=task, yield_point=yield_point, members=members,
-                    on_note=on_note,
-                )
-            )  # fmt: skip
-        model = self._keep_weights(serving, job)
+    def steps(self, job: str) -> JobSteps:
+        """How a learning job is done in a process of its own, one iteration at a time. Its percentage is that of its share when it
+        begins; later shares are kept by its tokens."""
+        return job_steps(self, job)
+
+    # --- what jobs' steps ask for (`edge.gpu.remote_jobs.Processes`) ---------------------------------------------------
+
+    def keep_weights(self, detector: Detector, job: str) -> ModelFile:
+        """See `edge.gpu.remote_jobs.Processes`."""
+        return self._keep_weights(detector, job, self._builder)
+
+    def keep_golden(self, golden: Detector) -> ModelFile:
+        """See `edge.gpu.remote_jobs.Processes`. Golden models are told apart by what they are: a box has one of each kind."""
+        with self._keeping:
+            known = self._goldens.get(golden.spec)
+            if known is None:
+                known = self._goldens[golden.spec] = self._keep_weights(golden, "golden", self._builder)
+            return known
+
+    def take_process(self, job: str, golden: str) -> tuple[WorkerProcess, Settings | None]:
+        """See `edge.gpu.remote_jobs.Processes`."""
+        pct = next_pct(None, self._shares.get(job, 0.0), self._step_pct)
+        with self._recovering:
+            worker = self._idle_for(pct, self._limit_mib(job), golden)
+            if worker is not None:
+                self._workers[""].discard(worker)
+                self._workers[job].add(worker)
+                return worker, None
+        worker, settings = self._blank_for(job, pct)
+        worker.golden = golden
+        return worker, settings
+
+    def give_back_process(self, job: str, worker: WorkerProcess) -> None:
+        """See `edge.gpu.remote_jobs.Processes`. The oldest of too many goes."""
         try:
-            worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
-            return (
-                yield from remote_retraining(
-                    worker, settings, model=model, samples=samples.root, out=Path(model.path + ".out"), task=task.name,
-                    config=asdict(config), scoring=asdict(scoring) if scoring else None, stream=stream, job=job, window=window,
-                    replay_windows=replay_windows, seed=seed, members=members, on_epoch=on_epoch, on_note=on_note,
-                    clock=self.remote_clock,
-                )
-            )  # fmt: skip
-        except WorkerLost as error:
-            self._lost(job, model, None, error)
-            raise
+            worker.ask("drop", timeout_s=PING_S)
+        except JobError:
+            worker.kill()
+        with self._recovering:
+            self._workers.pop(job, None)
+            if worker.alive and not self._over:
+                self._workers[""].add(worker)
+                self._idle.append(worker)
+            gone = [self._idle.popleft() for _ in range(len(self._idle) - IDLE_MAX)]
+        for one in gone:
+            one.release()
+        self._make_way(0.0)
+
+    @contextmanager
+    def starting(self, job: str) -> Iterator[None]:
+        """While a process of the job is made or loads: as long as that takes (`edge.gpu.remote.START_S`), it does not hang."""
+        with self._lock:
+            self._starting[job] += 1
+        try:
+            yield
         finally:
-            Path(model.path).unlink(missing_ok=True)
+            with self._lock:
+                self._starting[job] -= 1
+
+    def lost_process(self, job: str, error: WorkerLost) -> None:
+        """See `edge.gpu.remote_jobs.Processes`."""
+        self._lost(job, job, None, error)
+
+    def _idle_for(self, pct: float, limit_mib: float | None, golden: str) -> WorkerProcess | None:
+        """Of the same kind: what a process is as a client was settled when it first used the device."""
+        for worker in list(self._idle):
+            if not worker.alive:
+                self._idle.remove(worker)
+            elif worker.golden == golden and worker.thread_pct == pct and _has_room(worker.limit_mib, limit_mib):
+                self._idle.remove(worker)
+                return worker
+        return None
+
+    def _make_way(self, mib: float) -> None:
+        """Ends processes without a job while these and all jobs' needs, with `mib` more, are above what there is."""
+        needs_mib = mib + sum(known.need.peak_mib for known in self.memory().values() if known.need is not None)
+        while True:
+            with self._recovering:
+                if not self._idle or needs_mib + self._held_mib("") <= self._memory_mib:
+                    return
+                worker = self._idle.popleft()
+                self._workers[""].discard(worker)
+            worker.release()
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -326,8 +398,8 @@ class MpsBackend(Executor):
             shutil.rmtree(self._weights_dir, ignore_errors=True)
             self._weights_dir.mkdir(parents=True)
 
-    def _keep_weights(self, detector: Detector, job: str, builder: str = ModelFile.builder) -> ModelFile:
-        with self._lock:
+    def _keep_weights(self, detector: Detector, job: str, builder: str) -> ModelFile:
+        with self._keeping:
             self._made += 1
             number = self._made
         name = f"{number:06d}-{re.sub(r'[^A-Za-z0-9_-]', '-', job)[:60]}.safetensors"
@@ -338,11 +410,10 @@ class MpsBackend(Executor):
         with self._recovering:
             if self._over:
                 raise JobError("the box ends", subject=job)
-            env = self.daemon.client_env(
-                thread_pct=pct, memory_mib=self._limit_mib(job), below_normal=self._roles.get(job) != "infer"
-            )
+            limit_mib = self._limit_mib(job)
+            env = self.daemon.client_env(thread_pct=pct, memory_mib=limit_mib, below_normal=self._roles.get(job) != "infer")
             worker = self._new_process()
-            worker.thread_pct = pct
+            worker.thread_pct, worker.limit_mib = pct, limit_mib
             self._workers[job].add(worker)
         return worker, Settings(env=env, device=self._device, client=self._client)
 
@@ -368,7 +439,8 @@ class MpsBackend(Executor):
             )  # fmt: skip
         worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
         try:
-            worker.become(model, settings)
+            with self.starting(job):
+                worker.become(model, settings)
         except BaseException:
             worker.kill()
             raise
@@ -386,23 +458,33 @@ class MpsBackend(Executor):
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _lost(self, job: str, model: ModelFile, detector: RemoteDetector | None, error: WorkerLost) -> None:
+    def _lost(self, job: str, suspect: str, detector: RemoteDetector | None, error: WorkerLost) -> None:
+        """suspect: what is to blame when this goes on: a model's path, or a learning job."""
         if error.poisoned:
-            self._recover(job, model, error)
-        elif not self._over and not self._at_fault and error.at_s > self._recovered_s:  # else it was ended with all the others
+            self._recover(job, suspect, error)
+        elif job in self._given_up or self._over or self._at_fault or error.at_s <= self._recovered_s:
+            return  # it was ended by us
+        elif self._roles.get(job) == "infer":
             self._say(
                 job,
                 error.message,
                 "the others go on, and it gets a new process; if this happens again, look at its model and the GPU's memory",
             )
+        else:
+            self._say(
+                job,
+                f"{error.message}; the job is given up",
+                "the others go on, and its camera keeps its model; if this happens again, look at the job's model and the GPU's memory",
+                removed=True,
+            )
 
-    def _recover(self, job: str, model: ModelFile, error: WorkerLost) -> None:
+    def _recover(self, job: str, suspect: str, error: WorkerLost) -> None:
         """A fault on the device is everybody's; whoever reports it first does what is needed."""
         with self._recovering:
             if self._over or error.at_s < self._recovered_s:
                 return
             self._at_fault = True
-            self._poisoned[model.path].append(time.monotonic())
+            self._poisoned[suspect].append(time.monotonic())
             self._say(
                 job, f"a fault on the GPU, reported first by this job: {error.message}",
                 "all processes on it are started again; if it goes on, look at this job's model first",
@@ -415,9 +497,31 @@ class MpsBackend(Executor):
                 self._say("", f"MPS does not come back: {lacking.message}", lacking.remedy, device=True)
             self._at_fault, self._recovered_s = False, time.monotonic()
 
-    def _say(self, job: str, text: str, remedy: str, *, device: bool = False) -> None:
+    def _look_for_hung(self, now_s: float) -> None:
+        """As in `lanes`, without those whose process is being made (lock held)."""
+        for job, count in self._starting.items():
+            if count and job in self._lanes:
+                self._lanes[job]._alive_s = now_s
+        super()._look_for_hung(now_s)
+
+    def _give_up(self, lane: ExecutorLane, now_s: float) -> Fault:
+        """A thread cannot be taken away, a process can (lock held)."""
+        fault = super()._give_up(lane, now_s)
+        if not fault.removed:
+            return fault
+        self._given_up.add(lane.job)
+        threading.Thread(target=self._end_processes, args=(lane.job,), daemon=True, name=f"end-{lane.job}").start()
+        text, remedy = f"{fault.text}; its process is ended", "the others go on, and its camera keeps its model"
+        return replace(fault, text=text, remedy=f"{remedy}; if this happens again, look at the job's model")
+
+    def _end_processes(self, job: str) -> None:
+        for worker in list(self._workers[job]):
+            worker.kill()
+
+    def _say(self, job: str, text: str, remedy: str, *, device: bool = False, removed: bool = False) -> None:
         log.warning("%s: %s", job or "GPU", text)
-        fault = Fault(at_s=self.clock.monotonic_s(), job=job, code="device" if device else "crashed", text=text, remedy=remedy)
+        code: FaultCode = "device" if device else "crashed"
+        fault = Fault(at_s=self.clock.monotonic_s(), job=job, code=code, text=text, remedy=remedy, removed=removed)
         with self._lock:
             self._tell([fault])
 

@@ -1,4 +1,5 @@
-"""The box's side of `edge.gpu.worker`: processes that compute for jobs, and a detector and a retraining that run in one.
+"""The box's side of `edge.gpu.worker`: processes that compute for jobs, and a detector that runs in one (learning jobs:
+`edge.gpu.remote_jobs`).
 
 `RemoteDetector` is what inference and swapping see of it: a `Detector` whose `predict` is answered elsewhere, and whose process is
 replaced when it died; whoever uses it need not know. What a process computes is charged to the thread that waits for it
@@ -35,17 +36,14 @@ from edge.gpu.worker import (
     Header,
     ModelFile,
     Settings,
-    load_model,
     shared_memory,
     unpack,
 )
 from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
-from scheduler.types import Detections, EpochReport
+from scheduler.types import Detections
 
 if TYPE_CHECKING:
     import torch
-
-    from edge.jobs import Steps
 
 log = logging.getLogger("driftbox")
 
@@ -145,7 +143,10 @@ class WorkerProcess:
         self._closing, self._sending = threading.Lock(), threading.Lock()
         self._closed = False
         self.held_mib = 0.0
+        #: What kind of client it is; for good, once it has used the device. golden: path of the golden model that it has loaded.
         self.thread_pct = 100.0
+        self.limit_mib: float | None = None
+        self.golden = ""
 
     @property
     def pid(self) -> int:
@@ -425,38 +426,3 @@ class RemoteDetector:
 
     def body(self) -> ServedBody:
         return self.trained.body()
-
-
-# --- retraining -------------------------------------------------------------------------------------------------------
-
-
-def remote_retraining(
-    worker: WorkerProcess, settings: Settings, *, model: ModelFile, samples: Path, out: Path, task: str, config: Header,
-    scoring: Header | None, stream: str, job: str, window: int, replay_windows: int, seed: int, members: Sequence[str],
-    on_epoch: Callable[[EpochReport], None], on_note: Callable[[str], None], clock: RemoteClock, step_s: float = START_S,
-) -> Steps[Detector]:  # fmt: skip
-    """`edge.jobs.retrain_steps` with each iteration done by `worker`, so that a lane holds it to its share as any other job. samples:
-    root of the sample store; out: where the process may write the trained weights; clock: charges the calling thread. Ends the process.
-    Raises what `retrain_steps` raises, and WorkerLost."""
-    spent_s = 0.0
-    try:
-        worker.ask(
-            "retrain", settings=asdict(settings), model=asdict(model), samples=str(samples), out=str(out), task=task, config=config,
-            scoring=scoring, stream=stream, job=job, window=window, replay_windows=replay_windows, seed=seed, members=list(members),
-            timeout_s=step_s,
-        )  # fmt: skip
-        while True:
-            with clock.elsewhere() as computed:
-                answer = worker.ask("step", timeout_s=step_s)
-                computed(answer.gpu_s)
-            spent_s += answer.gpu_s
-            for note in answer.header["notes"]:
-                on_note(note)
-            for epoch in answer.header["epochs"]:
-                on_epoch(EpochReport(**epoch | {"gpu_s": spent_s}))
-            if "trained" in answer.header:
-                return load_model(ModelFile(**answer.header["trained"]), "cpu")
-            yield
-    finally:
-        out.unlink(missing_ok=True)
-        worker.release()

@@ -4,7 +4,8 @@ Frames go both ways: a JSON header, then the raw bytes of arrays; nothing is pic
 so a frame is copied once. One request is answered before the next is read, so what lies there does not change meanwhile.
 
 The process is made before it is known what it will be: CUDA reads a client's percentage when it is first used, not when the process
-starts, so a spare one with torch loaded becomes any job's in a fraction of the time (`load`, `retrain` bring the environment along).
+starts, so a spare one with torch loaded becomes any job's in a fraction of the time (`load` and `job` bring the environment along).
+What a learning job does in it: `edge.gpu.worker_jobs`.
 
 It ends with the box, also when that is killed: a thread of it sees the socket hang up, gives the work in hand `GRACE_S`, and ends the
 process. Should that thread be stuck as well (a library that holds Python's lock), an alarm that it keeps putting off goes off. The
@@ -13,6 +14,7 @@ kernel's own way (PR_SET_PDEATHSIG) will not do: it goes by the thread that made
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import json
@@ -26,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,9 +37,9 @@ import numpy as np
 from configs.errors import DriftboxError, JobError, WeightsError, redact
 
 if TYPE_CHECKING:
-    from edge.jobs import Steps
+    from edge.gpu.worker_jobs import RunningJob
     from models.detector import Detector, DetectorSpec
-    from scheduler.types import Detections, EpochReport
+    from scheduler.types import Detections
 
 #: Bytes of a header and of arrays beside it; more is a fault of the other side, not a message.
 HEADER_MAX, BODY_MAX = 1 << 20, 1 << 28
@@ -137,7 +139,7 @@ class Channel:
 
 
 #: What a process loads before it is known what it will be.
-PRELOAD = ("torch", "models.zoo", "models.tasks.registry", "safetensors.torch")
+PRELOAD = ("torch", "models.zoo", "models.tasks.registry", "safetensors.torch", "edge.gpu.worker_jobs")
 
 
 def shared_memory(fd: int, size: int = SHARED_BYTES) -> mmap.mmap:
@@ -182,6 +184,9 @@ class Device(Protocol):
 
     def held_mib(self) -> float: ...
 
+    def let_go(self) -> None:
+        """Gives back memory that nothing is in."""
+
 
 class CpuDevice:
     """One core."""
@@ -194,6 +199,9 @@ class CpuDevice:
 
     def held_mib(self) -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def let_go(self) -> None:
+        """The allocator does."""
 
 
 class CudaDevice:
@@ -218,6 +226,9 @@ class CudaDevice:
 
     def held_mib(self) -> float:
         return float(self._cuda.memory_reserved(self._device)) / 2**20
+
+    def let_go(self) -> None:
+        self._cuda.empty_cache()
 
 
 def is_poisoned(error: BaseException) -> bool:
@@ -277,10 +288,12 @@ class Worker:
         self._channel = channel
         self._device: Device = CpuDevice()
         self._detector: Detector | None = None
-        self._training: _Training | None = None
+        self._job: RunningJob | None = None
+        self._golden: tuple[ModelFile, Detector] | None = None
+        self._where = "cpu"
         self._answers = {
-            "ping": self._ping, "load": self._load, "predict": self._predict, "embed": self._embed, "retrain": self._retrain,
-            "step": self._step,
+            "ping": self._ping, "load": self._load, "predict": self._predict, "embed": self._embed, "job": self._begin_job,
+            "step": self._step, "drop": self._drop,
         }  # fmt: skip
 
     def run(self) -> int:
@@ -304,6 +317,7 @@ class Worker:
 
     def _become(self, settings: Settings) -> None:
         os.environ.update(settings.env)
+        self._where = settings.device
         if settings.client:
             self._device = _named(settings.client)()
         elif settings.device != "cpu":
@@ -333,58 +347,37 @@ class Worker:
         out = self._detector.embed(arrays)
         return {"busy_s": self._device.end()}, [out]
 
-    def _retrain(self, header: Header, arrays: list[np.ndarray]) -> tuple[Header, list[np.ndarray]]:
-        settings = Settings(**header.pop("settings"))
-        self._become(settings)
-        self._training = _Training(self._device, settings.device, **header)
+    def _begin_job(self, header: Header, arrays: list[np.ndarray]) -> tuple[Header, list[np.ndarray]]:
+        from edge.gpu.worker_jobs import RunningJob
+
+        settings = header.pop("settings")
+        if settings is not None:
+            self._become(Settings(**settings))
+        self._drop({}, [])
+        self._job = RunningJob(self._device, self._loaded, **header)
         return {}, []
 
     def _step(self, header: Header, arrays: list[np.ndarray]) -> tuple[Header, list[np.ndarray]]:
-        assert self._training is not None, "no training was begun"
-        return self._training.step(), []
+        assert self._job is not None, "no job was begun"
+        return self._job.step()
 
+    def _drop(self, header: Header, arrays: list[np.ndarray]) -> tuple[Header, list[np.ndarray]]:
+        """The job's memory is free afterwards; the golden model stays."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.close()
+            del job
+            gc.collect()
+            self._device.let_go()
+        return {}, []
 
-class _Training:
-    """A retraining, one iteration per request. samples: root of the sample store; out: where the trained weights go."""
-
-    def __init__(
-        self, device: Device, where: str, *, samples: str, model: Header, out: str, task: str, config: Header, scoring: Header | None,
-        stream: str, job: str, window: int, replay_windows: int, seed: int, members: Sequence[str],
-    ) -> None:  # fmt: skip
-        from edge.jobs import Scoring, retrain_steps
-        from edge.samples import FileSamples
-        from models.tasks.registry import task_of
-        from scheduler.types import RetrainConfig
-        from streams.samples import SampleStore
-
-        self._device, self._out, self._used_s = device, Path(out), 0.0
-        self._epochs: list[EpochReport] = []
-        self._notes: list[str] = []
-        device.begin()
-        self._steps: Steps[Detector] = retrain_steps(
-            FileSamples(SampleStore(Path(samples))), load_model(ModelFile(**model), where), job=job, stream=stream, window=window,
-            replay_windows=replay_windows, config=RetrainConfig(**config), seed=seed, timer=self._so_far_s,
-            on_epoch=self._epochs.append, scoring=Scoring(**scoring) if scoring else None, task=task_of(task), members=members,
-            on_note=self._notes.append,
-        )  # fmt: skip
-
-    def _so_far_s(self) -> float:
-        return self._used_s + self._device.end()
-
-    def step(self) -> Header:
-        self._device.begin()
-        trained: Detector | None = None
-        try:
-            next(self._steps)
-        except StopIteration as end:
-            trained = end.value
-        busy_s = self._device.end()
-        self._used_s += busy_s
-        epochs, notes = [asdict(epoch) for epoch in self._epochs], list(self._notes)
-        self._epochs.clear()
-        self._notes.clear()
-        answer: Header = {"busy_s": busy_s, "epochs": epochs, "notes": notes}
-        return answer | {"trained": asdict(keep(trained, self._out))} if trained is not None else answer
+    def _loaded(self, file: ModelFile, stays: bool) -> Detector:
+        if not stays:
+            return load_model(file, self._where)
+        if self._golden is None or self._golden[0] != file:
+            self._golden = None  # both at once may be too much
+            self._golden = (file, load_model(file, self._where))
+        return self._golden[1]
 
 
 def keep(detector: Detector, path: Path, *, builder: str = ModelFile.builder) -> ModelFile:

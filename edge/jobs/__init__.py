@@ -18,7 +18,7 @@ from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_lab
 from edge.jobs.look import look_steps
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
 from edge.jobs.profile import ProfiledAtOnce, profile_at_once, profile_steps
-from edge.jobs.steps import HERE, JobSteps
+from edge.jobs.steps import HERE, JobSteps, here
 from edge.jobs.train import half_way, retrain_steps
 from models.tasks.base import Scoring
 
@@ -39,6 +39,7 @@ __all__ = [
     "gate_steps",
     "golden_label_steps",
     "half_way",
+    "here",
     "label_split",
     "label_steps",
     "look_steps",

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from edge.gpu.mps_daemon import MpsDaemon, ServerState
 from edge.gpu.remote import RemoteDetector, WorkerLost, WorkerProcess
 from edge.gpu.worker import ModelFile
 from edge.inference import InferenceWorker
-from edge.jobs import Scoring, retrain_steps, run_at_once, run_in_lane
+from edge.jobs import HERE, Scoring, run_in_lane
 from edge.samples import FileSamples
 from edge.shadow import ShadowRules
 from edge.swapping import Swapper
 from models.fake import scripted_image
+from models.golden import Labelling
+from models.tasks.detection import DETECTION
 from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
 from scheduler.types import EpochReport, Frame, RetrainConfig
@@ -113,7 +116,7 @@ def test_a_process_starts_as_a_client_of_its_share(bench: Bench) -> None:
     assert bench.made == []
     frames(detector, lane, 3)
     assert bench.pcts() == {bench.made[0].pid: 40.0}
-    assert bench.backend.report()["cam1/infer"].iterations == 3
+    assert bench.backend.report(60.0)["cam1/infer"].iterations == 3
     held = bench.backend.memory()["cam1/infer"].need
     assert held is not None
     assert bench.backend.change_cost() == GUESSED
@@ -321,45 +324,104 @@ def test_a_model_change_goes_through_the_usual_swap(bench: Bench) -> None:
     assert place.first.worker is not None  # warm, to go back to
 
 
-def test_a_retraining_in_a_process_makes_what_it_makes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real loop over real files, with a real (small) network; the process is as slow to start as torch is."""
+# --- learning jobs in processes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As the processes have it: sums come out the same."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the process has it: sums come out the same
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[MpsBackend]:
+    """Processes as the box has them, slow to start as torch is."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    store = SampleStore(tmp_path / "samples")
-    for seq in range(12):
-        image, truth = scripted_image(seq)
-        ref = store.add(Frame(stream="gate", seq=seq, captured_s=0.0, captured_utc=0.0, image=image), 1)
-        store.label(ref, truth, "golden", "holdout" if seq % 4 == 3 else "train")
-    samples, serving = FileSamples(store), load_detector("tinydet-edge")
-    config = RetrainConfig(name="short", epochs=2, batch=2, lr=1e-3)
-    wanted = {
-        "job": "gate/retrain", "stream": "gate", "window": 1, "replay_windows": 1, "config": config, "seed": 5,
-        "scoring": Scoring(), "timer": time.thread_time,
-    }  # fmt: skip
-    here_epochs: list[EpochReport] = []
-    here = run_at_once(retrain_steps(samples, serving, on_epoch=here_epochs.append, **wanted))  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
         daemon = MpsDaemon(Path(folder) / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
         backend = MpsBackend(
             "GPU-fake", data_dir=tmp_path / "data", memory_mib=10_000.0, daemon=daemon, device="cpu",
             client="edge.gpu.fake_mps:FakeClient", beat_s=3600.0, spare=False,
         )  # fmt: skip
-        try:
-            lane = backend.open_lane("gate/retrain")
-            backend.set_shares({"gate/retrain": 90.0})
-            epochs: list[EpochReport] = []
-            there = run_in_lane(
-                backend.retrain_steps(samples, serving, on_epoch=epochs.append, **wanted),  # type: ignore[arg-type]
-                lane,
-            )
-            received_s = backend.ledger("gate/retrain").last().received_s
-            assert [e.epoch for e in epochs] == [e.epoch for e in here_epochs]
-            assert [e.loss for e in epochs] == pytest.approx([e.loss for e in here_epochs], rel=1e-3)
-            assert 0 < epochs[0].gpu_s < epochs[1].gpu_s <= received_s + 0.05
-            for name, tensor in here.state().items():
-                np.testing.assert_allclose(there.state()[name].numpy(), tensor.numpy(), rtol=0, atol=1e-5)
-            assert list(backend._weights_dir.iterdir()) == []
-        finally:
-            backend.close()
-            torch.set_num_threads(threads)
+        yield backend
+        backend.close()
+        assert daemon.state() is ServerState.GONE
+
+
+def samples_in(root: Path, *, labelled: bool) -> FileSamples:
+    """Window 0 labelled, window 1 as asked."""
+    store = SampleStore(root)
+    for seq in range(24):
+        image, truth = scripted_image(seq)
+        window = int(seq >= 12)
+        ref = store.add(Frame(stream="gate", seq=seq, captured_s=0.0, captured_utc=0.0, image=image), window)
+        if labelled or not window:
+            store.label(ref, truth, "golden", "holdout" if seq % 4 == 3 else "train")
+    return FileSamples(store)
+
+
+def test_every_kind_of_job_makes_in_a_process_what_it_makes_here(tmp_path: Path, learning: MpsBackend) -> None:
+    """The real loops over real files, with real (small) networks."""
+    serving, golden = load_detector("tinydet-edge"), load_detector("tinydet-golden")
+    config = RetrainConfig(name="short", epochs=2, batch=2, lr=1e-3, replay_frac=0.4)
+    epochs: dict[str, list[EpochReport]] = {"here": [], "there": []}
+    clock = learning.remote_clock
+
+    def run(where: str, kind: str, samples: FileSamples, *given: object, **named: object) -> Any:
+        job = f"gate/{kind}"
+        lane = learning.open_lane(job)
+        learning.set_shares({job: 90.0})
+        how = learning.steps(job) if where == "there" else HERE
+        started_s = clock.thread_cpu_s()
+        timer = {"timer": lambda: clock.thread_cpu_s() - started_s} if kind not in ("look", "probe") else {}
+        found = run_in_lane(getattr(how, kind)(samples, *given, stream="gate", window=1, **named, **timer), lane)
+        assert learning.ledger(job).last().received_s > 0, "it is charged"
+        learning.close_lane(job)
+        return found
+
+    about: dict[str, dict[str, Any]] = {}
+    scoring = {"scoring": Scoring()}
+    for where in ("here", "there"):
+        bare, full = (samples_in(tmp_path / where / str(labelled), labelled=labelled) for labelled in (False, True))
+        made = about[where] = {}
+        made["look"] = run(where, "look", full, DETECTION, serving, frames=4, version="v1")
+        made["label"] = run(
+            where, "label", bare, golden, serving, frames=8, holdout_frac=0.5, labelling=Labelling(agreement="flip"), **scoring
+        )
+        made["labels"] = [(bare.split(ref), bare.labels(ref)) for ref in bare.sampled("gate", 1)]
+        made["profile"] = run(
+            where, "profile", full, serving, configs=(config,), epochs=1, data_frac=1.0, budget_gpu_s=60.0, seed=1,
+            replay_windows=1, **scoring,
+        )  # fmt: skip
+        made["trained"] = run(
+            where, "retrain", full, serving, job="gate/retrain", replay_windows=1, config=config, seed=5,
+            on_epoch=epochs[where].append, **scoring,
+        )  # fmt: skip
+        made["gate"] = run(where, "gate", bare, golden, serving, made["trained"], frames=4, **scoring)
+        made["probe"] = run(where, "probe", full, serving, iter([("old", made["trained"])]), **scoring)
+    here, there = about["here"], about["there"]
+    assert there["look"] == here["look"]
+    assert there["label"] == replace(here["label"], golden_gpu_s=there["label"].golden_gpu_s)
+    assert there["label"].golden_gpu_s > 0
+    for (split_a, a), (split_b, b) in zip(here["labels"], there["labels"], strict=True):
+        assert split_a == split_b
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            np.testing.assert_allclose(a.xyxy, b.xyxy, atol=1e-3)
+    assert (there["gate"].frames, there["probe"].frames) == (here["gate"].frames, here["probe"].frames)
+    assert there["gate"].candidate_quality == pytest.approx(here["gate"].candidate_quality, abs=0.02)
+    ((a_trial,), a_n), ((b_trial,), b_n) = here["profile"], there["profile"]
+    assert (a_n, a_trial.config, a_trial.n_profiled) == (b_n, b_trial.config, b_trial.n_profiled)
+    assert b_trial.quality == pytest.approx(a_trial.quality, abs=0.02)
+    assert b_trial.gpu_s_per_epoch > 0
+    assert [(e.job, e.epoch) for e in epochs["there"]] == [(e.job, e.epoch) for e in epochs["here"]]
+    assert [e.loss for e in epochs["there"]] == pytest.approx([e.loss for e in epochs["here"]], rel=1e-3)
+    assert 0 < epochs["there"][0].gpu_s < epochs["there"][1].gpu_s
+    for name, tensor in here["trained"].state().items():
+        np.testing.assert_allclose(there["trained"].state()[name].numpy(), tensor.numpy(), rtol=0, atol=1e-5)
+    # One process for those that need the golden model, one for the others; the golden weights alone are still there.
+    assert len(learning._idle) == 2
+    assert [path.name for path in learning._weights_dir.iterdir()] == [Path(learning.keep_golden(golden).path).name]
