@@ -22,7 +22,7 @@ from models.fake import FakeDetector
 from scheduler import events as ev
 from streams.source import CameraState
 from tests.support.fakes import put_fakes_in_the_zoo
-from tests.support.live_box import CONFIG, LiveBox
+from tests.support.live_box import CONFIG, WAIT_S, LiveBox
 
 pytestmark = pytest.mark.slow
 
@@ -159,11 +159,11 @@ class LateShelf(Shelf):
         first = not self.swapping.is_set()
         if first and not self.recorded:
             self.swapping.set()
-            self.closed.wait(30.0)
+            self.closed.wait(WAIT_S)
         super().admit(stream, version, quality, reason)
         if first and self.recorded:
             self.swapping.set()
-            self.closed.wait(30.0)
+            self.closed.wait(WAIT_S)
 
 
 class LateShelfAfter(LateShelf):
@@ -368,7 +368,7 @@ class StuckGolden(FakeDetector):
 
     def predict(self, images, **options):  # type: ignore[no-untyped-def]
         self.entered.set()
-        self.go_on.wait(30.0)
+        self.go_on.wait(WAIT_S)
         return super().predict(images)
 
     def clone(self) -> StuckGolden:

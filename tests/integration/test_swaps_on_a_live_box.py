@@ -76,7 +76,7 @@ def box_that_serves(tmp_path: Path, twist: Callable[[Detections], Detections], *
     """Every model after the first one is served in a form that does `twist`."""
     box = LiveBox(tmp_path / "data", {"a": "fake"}, config=ALWAYS)
     box.runtime.parts.serve = lambda trained, camera: Served(trained, twist, after)
-    box.runtime.swapper.rules = RULES
+    box.shadow_by(RULES)
     return box
 
 
@@ -127,7 +127,7 @@ def test_a_sound_model_takes_over_after_its_shadow_and_no_frame_is_missed(tmp_pa
 
 def test_a_camera_that_stalls_in_the_shadow_does_not_hang_the_swap(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime.swapper.rules = replace(RULES, frames=1000, most_s=1.0)
+    box.shadow_by(replace(RULES, frames=1000, most_s=1.0))
     with box:
         box.wait(lambda: box.runtime.swapper.version_under_way("a") is not None, "a model is on its way")
         box.cameras["a"].next_frame = lambda **_: None  # type: ignore[method-assign,assignment]
@@ -137,7 +137,7 @@ def test_a_camera_that_stalls_in_the_shadow_does_not_hang_the_swap(tmp_path: Pat
 
 def test_a_box_that_stops_does_not_wait_for_a_shadow(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime.swapper.rules = replace(RULES, frames=10_000, most_s=10_000.0)
+    box.shadow_by(replace(RULES, frames=10_000, most_s=10_000.0))
     with box:
         box.wait(lambda: box.runtime.swapper.version_under_way("a") is not None, "a model is on its way")
         box.stop()
@@ -182,7 +182,7 @@ def test_an_operator_who_goes_back_is_served_from_memory(tmp_path: Path, monkeyp
 
 def test_an_operator_who_chooses_while_a_model_is_in_the_shadow_is_obeyed(tmp_path: Path) -> None:
     box = box_that_serves(tmp_path, lambda found: found, after=0)
-    box.runtime.swapper.rules = replace(RULES, frames=10_000, most_s=600.0)
+    box.shadow_by(replace(RULES, frames=10_000, most_s=600.0))
     other_one = box.shelf.keep_candidate(
         "a", parent="a-000001", detector=FakeDetector(skill=0.9), config=CONFIG.retrain[0], window=0
     ).id

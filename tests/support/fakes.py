@@ -59,7 +59,10 @@ class StillCamera:
 
 
 class TickingCamera(StillCamera):
-    """A new scripted frame `fps` times a second, for a box that runs; none while it is stalled."""
+    """A new scripted frame `fps` times a second, for a box that runs; none while it is stalled.
+    slower: how many times slower everything happens before it (`tests.support.pace`)."""
+
+    slower = 1.0
 
     def __init__(self, id: str, *, fps: float = 20.0) -> None:
         super().__init__(id)
@@ -77,11 +80,11 @@ class TickingCamera(StillCamera):
         until_s = time.monotonic() + timeout_s
         while True:
             now_s = time.monotonic()
-            seq = int(now_s * self._fps)
+            seq = int(now_s * self._fps / self.slower)
             if seq > after_seq and not self.stalled and not self._stopping.is_set():
                 whole = scripted_frame(self.id, seq, at_s=now_s)
                 return replace(whole, image=np.ascontiguousarray(whole.image[: self.rows]))
-            if now_s >= until_s or self._stopping.wait(min(1 / self._fps, max(0.0, until_s - now_s))):
+            if now_s >= until_s or self._stopping.wait(min(self.slower / self._fps, max(0.0, until_s - now_s))):
                 return None
 
 

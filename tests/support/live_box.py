@@ -1,6 +1,7 @@
 """A whole box in this process: the real runtime, lanes, journal, database and sample store; scripted cameras and detectors.
 
-Windows last a few seconds of real time. Tests wait for what must happen, however slow the machine, and judge no durations.
+Windows last a few seconds of real time. Tests wait for what must happen, however slow the machine, and judge no durations. On a slow
+machine the whole box lives slower (`tests.support.pace`): longer windows, and as many fewer frames a second.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +25,7 @@ from edge.replay import ReplayResult, replay
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
+from edge.shadow import ShadowRules
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
@@ -38,9 +41,11 @@ from scheduler.types import RetrainConfig
 from streams.samples import SampleStore
 from tests.support.fakes import TickingCamera
 from tests.support.moving import ColourGolden
+from tests.support.pace import slowness
 
 T = TypeVar("T", bound=Event)
-WAIT_S = 60.0
+WAIT_S = 180.0
+SHOWN = 25  # newest events in the message of a wait that failed
 
 CONFIG = EngineConfig(
     window_s=2.0, first_window_s=0.8, capacity_pct=100, label_frames=20, gate_frames=10, min_quality=0.0, prep_max_frac=0.6,
@@ -74,9 +79,12 @@ class LiveBox:
         shelf: type[Shelf] = Shelf,
         classify: Mapping[str, TickingCamera] | None = None,
     ) -> None:
-        """cost_s: what a prediction is said to cost (0: as measured). classify: cameras of the task classification, by id; they are
+        """config: as on a machine that is quick enough, and so are cost_s (what a prediction is said to cost, 0: as measured) and all
+        else in seconds; `slower` tells how much longer it takes here. classify: cameras of the task classification, by id; they are
         labelled by `tests.support.moving.ColourGolden`."""
         self.root = root
+        self.slower = slowness()
+        config = self._slowed(config)
         self.clock = SettableClock()
         self.folder = DataFolder(root)
         self.store = Store(self.folder.db_path)
@@ -91,17 +99,29 @@ class LiveBox:
             Parts(
                 engine=BoxEngine(config), backend=self.backend, journal=Journal(self.folder.events_dir, **options),
                 store=self.store, shelf=self.shelf, samples=FileSamples(self.samples),
-                sampler=Sampler(self.samples, fps=10.0, clock=self.clock),
+                sampler=Sampler(self.samples, fps=10.0 / self.slower, clock=self.clock),
                 golden_of=lambda id: colours if id in self._classify else labels_by, clock=self.clock, scoring=Scoring(),
             )
         )  # fmt: skip
         self.cameras = {id: self._classify.get(id) or TickingCamera(id) for id in cameras}
-        self.watched = {id: self._watch(id, arch, cost_s) for id, arch in cameras.items()}
+        for camera in self.cameras.values():
+            camera.slower = self.slower
+        self.watched = {id: self._watch(id, arch, cost_s * self.slower) for id, arch in cameras.items()}
         self.events: list[Event] = []
         self.runtime.parts.listeners.append(lambda thing: self.events.append(thing) if isinstance(thing, Event) else None)
         self.status = RuntimeStatus(self.runtime, box="box", site="site")
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="box-loop")
+
+    def _slowed(self, config: EngineConfig) -> EngineConfig:
+        return replace(
+            config, window_s=config.window_s * self.slower, first_window_s=config.first_window_s * self.slower,
+            golden_gpu_s=config.golden_gpu_s * self.slower,
+        )  # fmt: skip
+
+    def shadow_by(self, rules: ShadowRules) -> None:
+        """How a new model must prove itself; its seconds are longer on a slow machine."""
+        self.runtime.swapper.rules = replace(rules, most_s=rules.most_s * self.slower)
 
     def _watch(self, id: str, arch: str, cost_s: float) -> Watched:
         task: Task = CLASSIFICATION if id in self._classify else DETECTION
@@ -111,9 +131,10 @@ class LiveBox:
         worker = InferenceWorker(self.cameras[id], lane, detector, version.id, clock=self.clock, score_min=0.25, task=task)
         if cost_s:
             worker.cost_s = lambda: None  # type: ignore[method-assign]  # the said cost stays
+        fps = 5.0 / self.slower
         return Watched(
-            camera=self.cameras[id], worker=worker, fps=5.0, height_px=0, title=id, arch=arch,
-            knobs=knob_profiles(5.0, cost_s or 0.001), profiled_cost_s=cost_s or 0.001, task=task,
+            camera=self.cameras[id], worker=worker, fps=fps, height_px=0, title=id, arch=arch,
+            knobs=knob_profiles(fps, cost_s or 0.001), profiled_cost_s=cost_s or 0.001, task=task,
         )  # fmt: skip
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -147,12 +168,20 @@ class LiveBox:
             raise self._failure
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits until it is so; fails naming `what` after a minute."""
+        """Waits until it is so; fails after some minutes, naming `what` and what happened last."""
         deadline_s = time.monotonic() + WAIT_S
         while not condition():
-            assert self._thread.is_alive(), f"the box ended while waiting until {what}: {self._failure!r}"
-            assert time.monotonic() < deadline_s, f"not within {WAIT_S:.0f} s: {what}; notes: {list(self.runtime.notes)}"
+            assert self._thread.is_alive(), f"the box ended while waiting until {what}: {self._failure!r}{self._story()}"
+            assert time.monotonic() < deadline_s, f"not within {WAIT_S:.0f} s: {what}{self._story()}"
             time.sleep(0.02)
+
+    def _story(self) -> str:
+        """How slow the box lives, what it has noted, and its newest events with the seconds since it began."""
+        events = list(self.events)
+        begin_s = events[0].at_s if events else 0.0
+        told = [f"{event.at_s - begin_s:8.3f} {event!r}"[:400] for event in events[-SHOWN:]]
+        notes = [f"{note.code} {note.stream}: {note.text}" for _, note in list(self.runtime.notes)[-SHOWN:]]
+        return "\n".join([f"; {self.slower:.1f} times slower than usual; notes:", *notes, f"of {len(events)} events:", *told])
 
     # --- what it did --------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class MovingCamera(TickingCamera):
         with self._lock:
             if self._seen is None or ticked.seq > self._seen.seq:
                 image = moving_image(ticked.seq % 100_000)
-                regions = self._motion.find(image, at_s=ticked.captured_s) if self.regions_wanted else None
+                regions = self._motion.find(image, at_s=ticked.captured_s / self.slower) if self.regions_wanted else None
                 self._seen = replace(ticked, image=image, regions=regions)
             return self._seen
 
