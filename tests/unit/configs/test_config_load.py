@@ -102,6 +102,8 @@ def test_no_problem_shows_a_secret() -> None:
         ("cameras: [{id: Ä, url: a.mp4}]", "cameras[0].id", ("lower case",)),
         ("cameras: [{id: a, url: 'rtsp://${env:A B}@h'}]", "cameras[0].url", ("env:NAME",)),
         ("cameras: [{id: a, url: 'rtsp:///path'}]", "cameras[0].url", ("host is missing",)),
+        ("cameras: [{id: a, url: 'rtsp://h/x', may_lag: true}]", "cameras[0].may_lag", ("only video files may lag",)),
+        ("cameras: [{id: a, url: 'rendered:street', may_lag: true}]", "cameras[0].may_lag", ("only video files may lag",)),
         ("cameras: [{id: a, url: a.mp4, masks: [[[0,0],[1,1],[2,0]]]}]", "cameras[0].masks", ("outside 0 to 1",)),
     ],
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from configs.errors import StreamError, StreamErrorCode
 from streams.encode import write_video
-from streams.video import probe, read_frames, size_for_height
+from streams.video import RgbMaker, probe, read_frames, size_for_height, to_rgb
 
 FRAMES = 25
 
@@ -74,6 +75,26 @@ def test_only_the_frames_that_are_asked_for_become_pictures(clip: Path, monkeypa
 def test_pictures_are_reduced_in_proportion_and_never_enlarged(clip: Path) -> None:
     assert next(read_frames(clip, height_px=32))[1].shape == (32, 48, 3)
     assert next(read_frames(clip, height_px=1000))[1].shape == (64, 96, 3)
+
+
+def test_one_scaler_for_all_frames_gives_what_a_scaler_per_frame_gives(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    write_video(tmp_path / "a.mp4", (rng.integers(0, 255, (90, 160, 3), np.uint8) for _ in range(4)), fps=10)
+    maker = RgbMaker()
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        for frame in container.decode(video=0):
+            for height_px in (0, 36, 0, 90, 48):  # the height changes from frame to frame
+                width, height = size_for_height(160, 90, height_px)
+                how = "AREA" if height != 90 else "BILINEAR"
+                plain = frame.reformat(width=width, height=height, format="rgb24", interpolation=how).to_ndarray()
+                assert (maker.make(frame, height_px=height_px) == plain).all()
+                assert (to_rgb(frame, height_px=height_px) == plain).all()
+
+
+def test_a_picture_is_never_the_decoders_own_memory() -> None:
+    frame = av.VideoFrame.from_ndarray(np.full((16, 32, 3), 7, np.uint8), format="rgb24")
+    to_rgb(frame)[:] = 0
+    assert (frame.to_ndarray() == 7).all()
 
 
 def test_width_stays_in_proportion_and_even() -> None:

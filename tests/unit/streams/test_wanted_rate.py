@@ -107,6 +107,17 @@ def test_the_seen_rate_follows_the_camera() -> None:
     assert rate.seen_fps() == pytest.approx(5, rel=0.02)
 
 
+def test_from_one_picture_to_the_next_is_the_wanted_period_or_the_cameras_own() -> None:
+    rate = WantedRate()
+    assert rate.step_s() == 0.0
+    rate.restart(10.0)
+    assert rate.step_s() == pytest.approx(0.1)
+    rate.wanted_fps = 2.0
+    assert rate.step_s() == pytest.approx(0.5)
+    rate.wanted_fps = 50.0
+    assert rate.step_s() == pytest.approx(0.1)
+
+
 def test_waiting_never_exceeds_one_period() -> None:
     rate = WantedRate()
     rate.wanted_fps = 0.01
