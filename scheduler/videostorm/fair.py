@@ -6,33 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.videostorm.types import Option, Query
+from scheduler.videostorm.outcome import allocation, checked
+from scheduler.videostorm.rules import Rules
+from scheduler.videostorm.types import Allocation, Query
+from scheduler.videostorm.utility import worth_of
 
 
-def fair_shares_pct(caps_pct: Sequence[float], capacity_pct: float) -> list[float]:
+def fair_shares(caps: np.ndarray, capacity: float) -> np.ndarray:
     """Equal shares; what somebody cannot use (above its cap) is divided equally among the others. Sum <= capacity."""
-    caps = np.asarray(caps_pct, float)
-    shares, left = np.zeros(len(caps)), float(capacity_pct)
-    for done, k in enumerate(np.argsort(caps, kind="stable")):
-        shares[k] = min(caps[k], left / (len(caps) - done))
-        left = max(0.0, left - shares[k])
-    return [float(share) for share in shares]
+    order = np.argsort(caps, kind="stable")
+    ascending = caps[order]
+    before = np.cumsum(ascending) - ascending
+    equal = np.maximum(0.0, capacity - before) / np.arange(len(caps), 0, -1)
+    capped = np.flatnonzero(ascending > equal)  # the first one that cannot have all it could use, and all after it
+    level = equal[capped[0]] if len(capped) else np.inf
+    return np.asarray(np.minimum(caps, level))
 
 
-def usable_pct(query: Query, horizon_s: float) -> float:
-    """The most that a query can use: its best configuration keeps up and the backlog goes within `horizon_s`. mu is known to it: a
-    baseline is not made worse than it is."""
-    demand_pct = best_option(query.options).demand_pct * query.mu
-    return demand_pct * (query.lag_s + horizon_s) / horizon_s if query.may_lag else demand_pct
-
-
-def best_option(options: Sequence[Option]) -> Option:
-    """The highest quality, of equal ones the cheapest, of equal ones the first."""
-    return max(options, key=lambda o: (o.quality, -o.demand_pct))
-
-
-def option_within(query: Query, share_pct: float) -> Option:
-    """The best configuration that keeps up within `share_pct`; where none does, the cheapest (of equal ones the best)."""
-    slack = 1e-9 * max(1.0, share_pct)
-    fitting = [o for o in query.options if o.demand_pct * query.mu <= share_pct + slack]
-    return best_option(fitting) if fitting else min(query.options, key=lambda o: (o.demand_pct, -o.quality))
+def fair_allocation(queries: Sequence[Query], capacity_pct: float, *, rules: Rules) -> Allocation:
+    """Fair shares, and within each the configuration of the best quality that keeps up (the cheapest where none does). mu and the
+    backlog are known to it: a baseline is not made worse than it is. Errors: as `allocate`."""
+    checked(queries, capacity_pct)
+    if not queries:
+        return Allocation(given=(), spare_pct=float(capacity_pct))
+    worth = worth_of(queries, rules)
+    steps = fair_shares(worth.usable(), capacity_pct / rules.quantum_pct)
+    columns = worth.keeping_up(steps)
+    options = [q.options[worth.position[k, columns[k]]] for k, q in enumerate(queries)]
+    return allocation(queries, options, steps * rules.quantum_pct, capacity_pct, rules)

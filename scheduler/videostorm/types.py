@@ -18,6 +18,12 @@ class Option:
     demand_pct: float
     quality: float
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.demand_pct < math.inf and 0 <= self.quality <= 1):
+            raise ValueError(
+                f"option {self.name}: demand from 0 on and quality 0-1 are needed, got {self.demand_pct}, {self.quality}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
@@ -32,6 +38,11 @@ class Utility:
     lag_weight_per_s: float = 1.0
     lag_goal_s: float = 0.0
     quality_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = (self.quality_weight, self.quality_goal, self.lag_weight_per_s, self.lag_goal_s, self.quality_penalty)
+        if not (math.isfinite(self.base) and all(0 <= n < math.inf for n in weights)):
+            raise ValueError(f"a utility needs finite numbers, weights and goals from 0 on, got {self}")
 
     def at(self, quality: float, lag_s: float) -> float:
         """U(Q, L)."""
@@ -61,9 +72,13 @@ class Query:
     def __post_init__(self) -> None:
         if not self.options:
             raise ValueError(f"query {self.id} has no options")
-        numbers = [n for o in self.options for n in (o.demand_pct, o.quality)] + [self.lag_s, self.mu, self.current_pct]
-        if not all(map(math.isfinite, numbers)) or self.lag_s < 0 or self.mu <= 0:
-            raise ValueError(f"query {self.id}: finite numbers, no negative lag and a positive mu are needed")
+        if not all(map(math.isfinite, (self.lag_s, self.mu, self.current_pct))):
+            raise ValueError(f"query {self.id}: lag, mu and present share must be finite numbers")
+        if self.lag_s < 0 or self.mu <= 0 or self.current_pct < 0:
+            raise ValueError(f"query {self.id}: no negative lag or share, and a positive mu are needed")
+        names = {o.name for o in self.options}
+        if len(names) < len(self.options):
+            raise ValueError(f"query {self.id}: two options have the same name")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,6 +127,22 @@ class Worth:
             left &= open_cost <= open_cost.min(axis=1, keepdims=True) + SAME
         return np.asarray(left.argmax(axis=1))
 
+    @property
+    def there(self) -> np.ndarray:
+        """Which options there are, (n, m)."""
+        return self.values[-1] > NOTHING / 2
+
+    def usable(self) -> np.ndarray:
+        """The most quanta, (n,), that a query can use: its best option keeps up, and clears the backlog within the horizon."""
+        best = np.where(self.there, self.quality, -1.0).argmax(axis=1)
+        return np.asarray(np.take_along_axis(self.bends[-1], best[:, None], axis=1)[:, 0])
+
+    def keeping_up(self, steps: np.ndarray) -> np.ndarray:
+        """Column of the best option that keeps up within `steps` (n,) quanta; where none does, of the cheapest."""
+        share_pct = steps[:, None] * self.rules.quantum_pct
+        fits = self.there & (self.demand_pct <= share_pct + SAME * np.maximum(1.0, share_pct))
+        return np.asarray(np.where(fits, self.quality, -1.0).argmax(axis=1))
+
     def wanted(self, columns: np.ndarray) -> np.ndarray:
         """Quanta, whole, (n,), with which nothing waits or is skipped under these options."""
         return whole_up(np.take_along_axis(self.bends[-1], columns[:, None], axis=1)[:, 0])
@@ -146,6 +162,12 @@ def whole_up(steps: np.ndarray) -> np.ndarray:
 def whole_down(steps: np.ndarray) -> np.ndarray:
     """`steps` rounded down, but for what is only rounding error."""
     return np.asarray(np.floor(steps * (1 + SAME) + SAME))
+
+
+def rounded(slopes: np.ndarray) -> np.ndarray:
+    """Slopes without rounding errors, so that equal ones are equal and ties end with the ids."""
+    mantissa, exponent = np.frexp(slopes)
+    return np.ldexp(np.round(np.ldexp(mantissa, 36)), exponent - 36)
 
 
 def worth_of(queries: Sequence[Query], rules: Rules) -> Worth:
