@@ -1,0 +1,151 @@
+"""The greedy profiler: asks `scheduler.videostorm.search` what to measure, measures it, keeps the books. Card: VideoStorm, section 4.
+
+What we changed from the paper: the search probes on a part of the clip (the paper: "a small subset of the video") and what it finds
+worth keeping is measured on the whole clip; several betas in turn find the front along its length; a setting that cannot be measured is
+left out and said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge.profiler.measure import CannotMeasure, Measured, Measurer, name_of
+from edge.profiler.profile import LeftOut, MeasuredOption, pareto
+from scheduler.videostorm.search import Search
+
+#: Quality that a second of device and cores per second of video must buy, and the factors of it that climbs take in turn: from "a core
+#: is free" to "a core is all there is".
+BETA, SWEEP = 0.3, (1.0, 0.2, 5.0)
+#: Starts of a climb (the card's k).
+STARTS = 3
+#: Settings that a search measures at most, as a part of all there are, and at least.
+BUDGET_FRAC, BUDGET_MIN = 0.4, 10
+#: (what is being measured, how many were, of at most how many).
+Told = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, of: int) -> None:
+    """Tells nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to search. budget: most settings, None: `BUDGET_FRAC` of them; budget_s: stop when measuring has taken so many seconds of
+    device and cores, None: no limit; first: where the first climb begins."""
+
+    beta: float = BETA
+    sweep: tuple[float, ...] = SWEEP
+    starts: int = STARTS
+    seed: int = 0
+    budget: int | None = None
+    budget_s: float | None = None
+    first: Mapping[str, Any] | None = None
+
+    def most(self, size: int) -> int:
+        """Settings that may be measured of `size`."""
+        return min(size, self.budget if self.budget is not None else max(BUDGET_MIN, round(BUDGET_FRAC * size)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """options: all that were measured, in order; left_out: what could not be; spent_s: new work; whole_s: the same without a cache;
+    tried: settings, of how many."""
+
+    options: tuple[MeasuredOption, ...]
+    left_out: tuple[LeftOut, ...]
+    spent_s: float
+    whole_s: float
+    tried: int
+    of: int
+
+    def front(self) -> tuple[MeasuredOption, ...]:
+        """Dearest first."""
+        return pareto(self.options)
+
+
+@dataclass(kw_only=True)
+class _Books:
+    options: dict[str, MeasuredOption] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+
+    def look(self, measurer: Measurer, setting: Mapping[str, Any]) -> Measured | None:
+        """None: it could not be measured, and that is noted."""
+        try:
+            found = measurer.measure(setting)
+        except CannotMeasure as error:
+            name = name_of(setting)
+            self.left_out[name] = LeftOut(name=name, reason=str(error).partition("is left out: ")[2] or str(error))
+            return None
+        self.options[found.option.name] = found.option
+        return found
+
+    def close(self, measurer: Measurer, tried: int, of: int) -> Found:
+        ledger = measurer.ledger
+        return Found(
+            options=tuple(self.options.values()), left_out=tuple(self.left_out.values()),
+            spent_s=measurer.where.spent_s(ledger.spent), whole_s=measurer.where.spent_s(ledger.whole), tried=tried, of=of,
+        )  # fmt: skip
+
+
+def greedy(probe: Measurer, plan: Plan, *, whole: Measurer | None = None, told: Told = silent) -> Found:
+    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip (None:
+    the probe did), into the same ledger. Raises JobCancelled."""
+    knobs = {name: knob.values for name, knob in probe.graph.spec.knobs.items()}
+    search = Search(
+        knobs, plan.beta, starts=plan.starts, seed=plan.seed, sweep=plan.sweep, first=plan.first,
+        budget=plan.most(size_of(knobs)),
+    )  # fmt: skip
+    books, tried = _Books(), 0
+    while (setting := search.ask()) is not None:
+        told(name_of(setting), tried, plan.most(search.size))
+        found = books.look(probe, setting)
+        tried += 1
+        if found is None:
+            search.fail(setting)
+        else:
+            search.tell(setting, found.option.quality, found.demand.both_s)
+        if plan.budget_s is not None and probe.where.spent_s(probe.ledger.spent) >= plan.budget_s:
+            break
+    if whole is None:
+        return books.close(probe, tried, search.size)
+    kept = _Books(left_out=books.left_out)
+    for option in pareto(books.options.values()):
+        told(option.name, tried, plan.most(search.size))
+        kept.look(whole, option.setting)
+    return kept.close(whole, tried, search.size)
+
+
+def exhaustive(measurer: Measurer, *, told: Told = silent) -> Found:
+    """Every setting there is, in order."""
+    books = _Books()
+    knobs = {name: knob.values for name, knob in measurer.graph.spec.knobs.items()}
+    size = size_of(knobs)
+    for number, values in enumerate(itertools.product(*knobs.values())):
+        setting = dict(zip(knobs, values, strict=True))
+        told(name_of(setting), number, size)
+        books.look(measurer, setting)
+    return books.close(measurer, size, size)
+
+
+def size_of(knobs: Mapping[str, Sequence[Any]]) -> int:
+    """Settings there are."""
+    size = 1
+    for values in knobs.values():
+        size *= len(values)
+    return size
+
+
+def quality_lost(found: Sequence[MeasuredOption], every: Sequence[MeasuredOption]) -> tuple[float, float]:
+    """(mean, largest) quality that is missed by choosing among `found` instead of `every`, over the demands at which a scheduler
+    would choose: those of `every`'s front. Qualities and demands are those of `every` (measured alike); settings are matched by name.
+    Where nothing of `found` is cheap enough, its cheapest is what one would run: it counts as missing all."""
+    truth = {option.name: option for option in every}
+    mine = [truth[option.name] for option in found if option.name in truth]
+    lost = []
+    for point in pareto(every):
+        within = [o.quality for o in mine if o.demand <= point.demand * (1 + 1e-9)]
+        lost.append(max(0.0, point.quality - max(within, default=0.0)))
+    return (sum(lost) / len(lost), max(lost)) if lost else (0.0, 0.0)

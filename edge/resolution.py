@@ -1,0 +1,56 @@
+"""The resolution knob: a model is shown a smaller picture, and answers in the pixels of the whole one.
+
+Only what the model sees is reduced. The camera's picture stays as it is for the sampler (a lesson should be as sharp as the camera), for
+the background that tells movement (a picture of another size would have to be learnt anew) and for people.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from models.detector import Detector, YieldPoint
+from models.tasks.base import Picture, Task
+from scheduler.types import Detections
+from streams.video import size_for_height
+
+
+def reduced(picture: Picture, height_px: int) -> Picture:
+    """The picture at that height (0, or more than it has: as it is), its regions with it."""
+    height, width = picture.image.shape[:2]
+    new_width, new_height = size_for_height(width, height, height_px)
+    if (new_width, new_height) == (width, height):
+        return picture
+    image = cv2.resize(picture.image, (new_width, new_height), interpolation=cv2.INTER_AREA)
+    return Picture(image=image, regions=_scaled(picture.regions, new_width / width, new_height / height))
+
+
+def ask(
+    task: Task, detector: Detector, picture: Picture, *, score_min: float, height_px: int = 0, yield_point: YieldPoint | None = None
+) -> Detections:
+    """What a model says of a picture that it sees at most `height_px` high; in pixels of the whole picture."""
+    small = reduced(picture, height_px)
+    found = task.predict(detector, [small], score_min=score_min, yield_point=yield_point)[0]
+    if small is picture:
+        return found
+    if task.wants_regions and picture.regions is not None and len(found) == len(picture.regions):
+        xyxy = np.asarray(picture.regions, np.float32).reshape(-1, 4)  # exactly those that were asked about
+    else:
+        (height, width), (small_height, small_width) = picture.image.shape[:2], small.image.shape[:2]
+        scaled = _scaled(found.xyxy, width / small_width, height / small_height)
+        xyxy = found.xyxy if scaled is None else scaled
+    return Detections(xyxy=xyxy, score=found.score, class_id=found.class_id)
+
+
+def _scaled(xyxy: np.ndarray | None, across: float, down: float) -> np.ndarray | None:
+    if xyxy is None:
+        return None
+    return (np.asarray(xyxy, np.float32).reshape(-1, 4) * np.array([across, down] * 2, np.float32)).astype(np.float32)
+
+
+def at_own_size(detector: Detector) -> Detector:
+    """Lets a detector show its network a picture that is smaller than its input as it is, instead of enlarging it first: only so does a
+    lower resolution cost less. One that cannot stays as it is. Returns the same detector."""
+    if hasattr(detector, "enlarges"):
+        detector.enlarges = False
+    return detector
