@@ -31,6 +31,7 @@ from models.detector import Detector
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler import events as ev
+from scheduler import knob_loop
 from scheduler.codec import encode
 from scheduler.commands import (
     CancelJob,
@@ -173,6 +174,7 @@ class BoxRuntime:
         self._helpers: list[threading.Thread] = []
         self._needs = Needs(parts.backend)
         self._known_faults: set[Fault] = set()
+        self._seen_knobs: object = None
         self.swapper = Swapper(
             shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera),
             serve_later=lambda d, camera: parts.serve_later(d, camera),
@@ -346,6 +348,7 @@ class BoxRuntime:
             except Exception as error:  # a busy database, say: the next look may do better, and the others are looked at
                 self._complain(camera_id, redact(f"{type(error).__name__}: {error}"))
         self._look_at_faults()
+        self._look_at_knobs()
         if self._journal_problem:
             self._begin_segment()
         known, self._sampling_problem = self._sampling_problem, self.parts.sampler.problem
@@ -366,6 +369,19 @@ class BoxRuntime:
                 self._members.cancel(fault.job)
                 self.post(functools.partial(_failed_event, fault.job, stream, fault.code, fault.text))
         self._known_faults = set(faults)
+
+    def _look_at_knobs(self) -> None:
+        """Tells the engine when knobs and inference shares are worth dividing anew."""
+        engine = self.parts.engine
+        lags_s = {camera_id: entry.camera.status().lag_s for camera_id, entry in self.watched.items()}
+        # Whole seconds: a backlog is no matter of milliseconds, and what did not change is not thought over.
+        loads = tuple(ev.Load(stream=camera_id, lag_s=round(s)) for camera_id, s in sorted(lags_s.items()) if round(s) > 0)
+        seen = knob_loop.seen(engine.state, engine.config, loads)
+        if seen == self._seen_knobs:
+            return
+        self._seen_knobs = seen
+        if knob_loop.reallocated(engine.state, engine.config, loads) is not None:
+            self._handle(lambda at_s: ev.KnobsDue(at_s=at_s, loads=loads))
 
     def _complain(self, camera_id: str, text: str) -> None:
         if self._complaints.get(camera_id) != text:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, prep, pricing, react, reuse
+from scheduler import admission, belief, budget, drift, knob_loop, prep, pricing, react, reuse
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -55,6 +55,7 @@ from scheduler.events import (
     Event,
     GateDone,
     JobFailed,
+    KnobsDue,
     KnobsMeasured,
     LabelDone,
     LookDone,
@@ -86,6 +87,7 @@ from scheduler.types import (
     StreamPlan,
     WindowOutcome,
 )
+from scheduler.videostorm.types import Allocation
 
 __all__ = ["BoxEngine", "BoxState", "Checkpoint", "EngineConfig", "Phase", "StreamState", "best_affordable"]
 
@@ -102,8 +104,8 @@ class BoxEngine:
 
     def __init__(self, config: EngineConfig, state: BoxState | None = None) -> None:
         self._needs = needs(config.policy)
-        # Baselines do as they always do: everything is prepared before anything is retrained.
-        self.config = config if prep.chooses(self._needs) else replace(config, overlap=False)
+        # Baselines do as they always do: everything is prepared before anything is retrained, and inference stays as it was split.
+        self.config = config if prep.chooses(self._needs) else replace(config, overlap=False, knob_loop=False)
         self.state = state or BoxState(golden_gpu_s=config.golden_gpu_s)
         self._policy = make_policy(config.policy)
         # A uniform policy believes nothing and is told the raw predictions.
@@ -116,6 +118,7 @@ class BoxEngine:
             CameraRemoved: self._camera_removed,
             CameraHealth: self._camera_health,
             KnobsMeasured: self._knobs_measured,
+            KnobsDue: self._knobs_due,
             TimerFired: self._timer_fired,
             LookDone: self._look_done,
             LabelDone: self._label_done,
@@ -190,6 +193,20 @@ class BoxEngine:
         stream = self.state.streams.get(event.stream)
         if stream is not None:
             stream.knobs = event.knobs
+
+    def _knobs_due(self, event: KnobsDue) -> None:
+        """Between two plans: what inference has together is divided anew, learning keeps what it has."""
+        found = knob_loop.reallocated(self.state, self.config, event.loads)
+        if found is not None:
+            self._divide(found)
+
+    def _divide(self, found: Allocation) -> None:
+        """Carries out a division of the inference share. A camera without a share pauses."""
+        for given in found.given:
+            stream = self.state.streams[given.query]
+            stream.infer_pct = given.share_pct
+            self._set_knobs(stream, given.option if given.share_pct > 0 else None)
+        self._emit_shares()
 
     def _rolled_back(self, event: ModelRolledBack) -> None:
         stream = self.state.streams.get(event.stream)
@@ -813,7 +830,12 @@ class BoxEngine:
                 stream.predicted = entry.expected_quality if stream.quality is not None else None
             self._set_knobs(stream, entry.knobs)
             starts.extend(self._starts(stream, entry, snapshot))
-        self._emit_shares()
+        self.state.infer_pct = sum(s.infer_pct for s in self.state.streams.values() if s.live)
+        finer = knob_loop.reallocated(self.state, self.config)
+        if finer is not None:
+            self._divide(finer)
+        else:
+            self._emit_shares()
         self._out.extend(starts)
 
     def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:
@@ -894,15 +916,21 @@ class BoxEngine:
         return share_pct if self.config.job_max_pct is None else min(share_pct, self.config.job_max_pct)
 
     def _share_prep(self) -> None:
-        """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
+        """Inference starts at once on what preparation leaves, divided evenly, or by what it brings (`knob_loop`); what it does not need
+        goes to preparation."""
         live = [s for s in self.state.ordered() if s.live]
         share_pct = self.state.prep_pct or prep.first_share_pct(self.config, self._needs)
-        even = (self.config.capacity_pct - share_pct) / len(live) if live else 0.0
+        self.state.infer_pct = self.config.capacity_pct - share_pct
+        for stream in live:
+            stream.train_pct = 0.0
+        if self.config.knob_loop:
+            self._divide(knob_loop.divided(self.state, self.config, self.state.infer_pct))
+            return
+        even = self.state.infer_pct / len(live) if live else 0.0
         for stream in live:
             knob = best_affordable(stream.knobs, even)
             self._set_knobs(stream, knob.name if knob else None)
             stream.infer_pct = min(even, knob.demand_pct) if knob else 0.0
-            stream.train_pct = 0.0
         self._emit_shares()
 
     def _emit_shares(self) -> None:

@@ -25,6 +25,8 @@ from scheduler.types import (
     Signature,
     Traits,
 )
+from scheduler.videostorm.allocate import Rules
+from scheduler.videostorm.types import Utility
 
 #: Part of the window by which preparation ends where retrainings begin beside it.
 OVERLAP_UNTIL_FRAC = 0.8
@@ -68,6 +70,8 @@ class EngineConfig:
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
     reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others.
+    knob_loop: between two plans, and while there is none, knobs and inference shares are divided anew (`scheduler.knob_loop`), by
+    knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned, and are even before.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
     group_max of them (`scheduler.grouping`).
     """
@@ -128,6 +132,9 @@ class EngineConfig:
     group: bool = False
     group_distance: float = 0.3
     group_max: int = 4
+    knob_loop: bool = False
+    knob_rules: Rules = Rules(horizon_s=5.0, quantum_pct=2.0, exact_steps=100_000)
+    knob_utility: Utility = Utility()
 
     @property
     def overlaps(self) -> bool:
@@ -337,6 +344,7 @@ class BoxState:
     moved_s: float = 0.0  # newest plan or move of the training budget
     reacting: bool = False  # a reactive plan waits for the dwell to pass
     golden_gpu_s: float = 0.1
+    infer_pct: float = 0.0  # what inference has together, as last planned
     prep_pct: float = 0.0  # share of preparation as last chosen, 0: not yet
     delivered_frac: float = 1.0  # part of a promised share that preparation really received
     streams: dict[str, StreamState] = field(default_factory=dict)

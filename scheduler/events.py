@@ -84,6 +84,21 @@ class KnobsMeasured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Load:
+    """How a camera keeps up. lag_s: seconds of its video that wait, 0 for a live one, of which the newest frame wins."""
+
+    stream: str
+    lag_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobsDue(Event):
+    """Inference is worth dividing anew between two plans (`scheduler.knob_loop`). loads: of cameras that may lag."""
+
+    loads: tuple[Load, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimerFired(Event):
     timer: str
 
@@ -233,6 +248,7 @@ EVENTS: tuple[type[Event], ...] = (
     CameraRemoved,
     CameraHealth,
     KnobsMeasured,
+    KnobsDue,
     TimerFired,
     LabelDone,
     LookDone,

@@ -240,6 +240,11 @@ class SchedulerSection(Section):
         text="Between plans, move the training budget among running retrainings after each epoch: towards the largest predicted "
         "reduction of loss (`sum`), the worst job (`minmax`), or the gain that is served soonest (`finish`).",
     )
+    knobs: Literal["plan", "seconds"] = setting(
+        "seconds",
+        text="When knobs and inference shares are chosen: with every plan, or also between plans, as the work in the pictures "
+        "changes (`seconds`, docs/serving.md). Not for fixed splits.",
+    )
 
     drift: DriftSection = setting(default_factory=DriftSection, text="When a camera is examined in full.")
     reuse: ReuseSection = setting(default_factory=ReuseSection, text="Earlier models, and models for several cameras.")

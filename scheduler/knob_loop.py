@@ -1,0 +1,73 @@
+"""Knobs between two plans: the window's plan says how much inference gets together; every second or so that is divided anew.
+
+A plan (Ekya, minutes) rests on what a frame costs when it is made. What moves in the picture changes that within seconds: a crowd
+comes, and a camera that cuts out what moves needs three times the compute. VideoStorm (`scheduler.videostorm`) then takes share where
+it is worth least. Its queries here are the cameras, its capacity is all that is not promised to learning, its options are the same
+inference profiles that the plan uses, so that both clocks speak of one quality at one demand: (quality of the serving model) x (what
+the knobs leave of it). The box asks `reallocated` often and tells the engine only when something would change; the engine asks it
+again, so a replay finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from scheduler.engine_state import BoxState, EngineConfig, StreamState
+from scheduler.events import Load
+from scheduler.pricing import ChangePrice
+from scheduler.videostorm.allocate import allocate
+from scheduler.videostorm.types import Allocation, Given, Option, Query
+
+#: A share that is short by less than this many points is enough.
+SAME_PCT = 0.5
+#: A change of shares that costs more than this is not made every second.
+QUICK_S = 0.1
+
+
+def reallocated(state: BoxState, config: EngineConfig, loads: Iterable[Load] = ()) -> Allocation | None:
+    """Every live camera's knobs and inference share for now; None: as they are."""
+    if not config.knob_loop or state.phase not in ("prepare", "planned") or not _quick(config.change):
+        return None
+    found = divided(state, config, inference_pct(state, config), loads)
+    return found if any(_differs(state.streams[given.query], given) for given in found.given) else None
+
+
+def seen(state: BoxState, config: EngineConfig, loads: Iterable[Load] = ()) -> Hashable:
+    """What `reallocated` answers by: the same, and the answer is the same."""
+    streams = tuple((s.id, s.knobs, s.quality, s.knob, s.infer_pct) for s in state.ordered() if s.live)
+    return state.phase, inference_pct(state, config), streams, tuple(loads)
+
+
+def divided(state: BoxState, config: EngineConfig, capacity_pct: float, loads: Iterable[Load] = ()) -> Allocation:
+    """`capacity_pct` among the live cameras."""
+    lags_s = {load.stream: load.lag_s for load in loads}
+    queries = [_query(s, config, lags_s.get(s.id, 0.0)) for s in state.ordered() if s.live and s.knobs]
+    return allocate(queries, capacity_pct, rules=config.knob_rules)
+
+
+def inference_pct(state: BoxState, config: EngineConfig) -> float:
+    """While a window is prepared: what the plan, or the share of preparation, left to inference. Later also what is left over: all that
+    no retraining and no gate was promised."""
+    if state.prepares:
+        return state.infer_pct
+    learning = sum(s.train_pct for s in state.streams.values() if s.live and (s.running is not None or s.gating))
+    return max(0.0, config.capacity_pct - learning)
+
+
+def _quick(change: ChangePrice) -> bool:
+    """Where a new share means a new process, shares change with the plan only."""
+    return change.settle_s <= QUICK_S and change.gpu_s <= QUICK_S and change.blind_s <= 0
+
+
+def _query(stream: StreamState, config: EngineConfig, lag_s: float) -> Query:
+    quality = config.prior_quality if stream.quality is None else stream.quality
+    return Query(
+        id=stream.id,
+        options=tuple(Option(name=k.name, demand_pct=k.demand_pct, quality=quality * k.quality_frac) for k in stream.knobs),
+        utility=config.knob_utility, lag_s=lag_s, current=stream.knob, current_pct=stream.infer_pct, may_lag=lag_s > 0,
+    )  # fmt: skip
+
+
+def _differs(stream: StreamState, given: Given) -> bool:
+    """A share that could only be smaller stays: nobody else wants it, and uneven work is glad of it."""
+    return stream.knob != given.option or given.share_pct - stream.infer_pct >= SAME_PCT

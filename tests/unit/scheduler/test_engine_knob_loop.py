@@ -1,0 +1,204 @@
+"""Knobs and inference shares between two plans: what is divided, what stays, and that a replay finds the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler import knob_loop
+from scheduler.codec import decode, encode
+from scheduler.commands import Command, SetKnobs, SetShares
+from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.events import BoxStarted, CameraAdded, CameraHealth, KnobsDue, KnobsMeasured, Load, TimerFired
+from scheduler.pricing import ChangePrice
+from scheduler.types import KnobProfile, RetrainConfig
+
+ENGINE = EngineConfig(
+    window_s=100, first_window_s=100, prep_pct=40, retrain=(RetrainConfig(name="full", epochs=4),), knob_loop=True, policy="lookahead",
+)  # fmt: skip
+
+
+def menu(cost: float) -> tuple[KnobProfile, ...]:
+    """cost: share that every frame takes."""
+    return tuple(
+        KnobProfile(name=name, demand_pct=cost * part, quality_frac=quality)
+        for name, part, quality in (("every", 1.0, 1.0), ("1/2", 0.5, 0.8), ("1/4", 0.25, 0.6))
+    )
+
+
+def begun(
+    costs: dict[str, float], qualities: dict[str, float] | None = None, config: EngineConfig = ENGINE, window: int = 0
+) -> BoxEngine:
+    engine = BoxEngine(config)
+    for camera, cost in costs.items():
+        quality = (qualities or {}).get(camera, 0.5)
+        engine.handle(CameraAdded(at_s=0, stream=camera, knobs=menu(cost), version=f"{camera}-0", quality=quality))
+    engine.handle(BoxStarted(at_s=0, window=window))
+    return engine
+
+
+def planned(engine: BoxEngine) -> None:
+    """Window 0 of a new box has nothing to prepare and is planned at its end; windows go on until one is."""
+    engine.handle(TimerFired(at_s=1, timer="prep-deadline"))
+    assert engine.state.phase == "planned"
+
+
+def shares(engine: BoxEngine) -> dict[str, float]:
+    return {s.id: s.infer_pct for s in engine.state.ordered()}
+
+
+def quality(engine: BoxEngine) -> float:
+    return sum(s.shown_quality() for s in engine.state.ordered())
+
+
+def dearer(engine: BoxEngine, camera: str, cost: float, at_s: float = 5.0) -> None:
+    """A crowd came before it."""
+    engine.handle(KnobsMeasured(at_s=at_s, stream=camera, knobs=menu(cost)))
+
+
+def due(engine: BoxEngine, at_s: float = 6.0) -> list[Command]:
+    return engine.handle(KnobsDue(at_s=at_s))
+
+
+def test_a_camera_whose_frames_cost_more_takes_share_where_it_is_worth_least() -> None:
+    engine = begun({"a": 20.0, "b": 20.0, "c": 20.0}, {"a": 0.9, "b": 0.5, "c": 0.2})
+    planned(engine)
+    assert {s.knob for s in engine.state.ordered()} == {"every"}
+    dearer(engine, "a", 70.0)
+    commands = due(engine)
+    assert engine.state.streams["a"].knob == "every"
+    assert engine.state.streams["c"].knob == "1/2", "the least is lost where quality is least"
+    assert [c.stream for c in commands if isinstance(c, SetKnobs)] == ["c"]
+    total = sum(share for _, share in next(c for c in commands if isinstance(c, SetShares)).shares_pct)
+    assert total <= 100 + 1e-9
+
+
+def test_nothing_is_said_while_nothing_would_change() -> None:
+    engine = begun({"a": 20.0, "b": 20.0})
+    planned(engine)
+    assert knob_loop.reallocated(engine.state, engine.config) is None
+    assert due(engine) == []
+
+
+def test_a_share_that_is_larger_than_needed_stays() -> None:
+    engine = begun({"a": 40.0, "b": 20.0})
+    planned(engine)
+    dearer(engine, "a", 10.0)
+    before = shares(engine)
+    assert due(engine) == []
+    assert shares(engine) == before
+
+
+def test_what_learning_has_is_not_touched() -> None:
+    engine = begun({"a": 30.0, "b": 30.0})
+    planned(engine)
+    engine.state.streams["a"].train_pct, engine.state.streams["a"].gating = 50.0, "a/gate/0"
+    assert knob_loop.inference_pct(engine.state, engine.config) == 50.0
+    dearer(engine, "b", 60.0)
+    commands = due(engine)
+    told = dict(next(c for c in commands if isinstance(c, SetShares)).shares_pct)
+    assert told["a/gate/0"] == 50.0
+    assert told["a/infer"] + told["b/infer"] <= 50.0
+
+
+def test_before_a_plan_inference_is_divided_by_what_it_brings() -> None:
+    """Two alike cameras on 60 % that need 40 % each: an even split lets both skip half, a division lets one see every frame."""
+    even = begun({"a": 40.0, "b": 40.0}, config=replace(ENGINE, knob_loop=False), window=1)
+    divided = begun({"a": 40.0, "b": 40.0}, window=1)
+    assert even.state.phase == divided.state.phase == "prepare"
+    assert {s.knob for s in even.state.ordered()} == {"1/2"}
+    assert sorted(s.knob or "" for s in divided.state.ordered()) == ["1/2", "every"]
+    assert quality(divided) > quality(even)
+
+
+def test_without_capacity_a_camera_pauses_and_comes_back() -> None:
+    engine = begun({"a": 20.0, "b": 20.0}, config=replace(ENGINE, capacity_pct=10, prep_pct=5))
+    engine.handle(TimerFired(at_s=1, timer="prep-deadline"))
+    dearer(engine, "a", 400.0)
+    dearer(engine, "b", 400.0)
+    due(engine)
+    assert all(s.knob is None or s.infer_pct > 0 for s in engine.state.ordered())
+    dearer(engine, "a", 4.0, at_s=7)
+    dearer(engine, "b", 4.0, at_s=7)
+    due(engine, at_s=8)
+    assert {s.knob for s in engine.state.ordered()} == {"every"}
+
+
+def test_a_camera_that_is_gone_leaves_its_share_to_the_others() -> None:
+    engine = begun({"a": 80.0, "b": 80.0})
+    planned(engine)
+    engine.handle(CameraHealth(at_s=4, stream="a", live=False))
+    due(engine)
+    assert engine.state.streams["b"].knob == "every"
+
+
+@pytest.mark.parametrize("policy", ["uniform(high,50)", "no-retrain", "cached(time)"])
+def test_baselines_stay_as_they_were_split(policy: str) -> None:
+    engine = begun({"a": 20.0, "b": 20.0}, config=replace(ENGINE, policy=policy))
+    dearer(engine, "a", 90.0)
+    assert not engine.config.knob_loop
+    assert due(engine) == []
+
+
+def test_before_the_box_has_started_nothing_is_divided() -> None:
+    engine = BoxEngine(ENGINE)
+    assert due(engine) == []
+    engine.handle(CameraAdded(at_s=0, stream="a", knobs=menu(20.0), version="a-0"))
+    assert due(engine) == []
+
+
+def test_the_event_reads_back_as_it_was_written() -> None:
+    event = KnobsDue(at_s=3.5, loads=(Load(stream="a", lag_s=12.25),))
+    assert decode(encode(event)) == event
+
+
+def test_a_recording_that_lags_gets_share_to_catch_up() -> None:
+    engine = begun({"a": 40.0, "b": 40.0})
+    planned(engine)
+    before = shares(engine)["a"]
+    engine.handle(KnobsDue(at_s=6, loads=(Load(stream="a", lag_s=30.0),)))
+    assert shares(engine)["a"] > before
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(1, 90), st.floats(0, 1)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.floats(0.5, 300)), max_size=6),
+)
+def test_shares_never_exceed_the_device_and_it_comes_to_rest(
+    cameras: list[tuple[float, float]], changes: list[tuple[int, float]]
+) -> None:
+    ids = "abcdef"[: len(cameras)]
+    engine = begun(dict(zip(ids, (c for c, _ in cameras), strict=True)), dict(zip(ids, (q for _, q in cameras), strict=True)))
+    planned(engine)
+    for number, (camera, cost) in enumerate(changes):
+        dearer(engine, ids[camera % len(ids)], cost, at_s=2.0 + number)
+        for again in range(len(ids) + 1):  # hysteresis: a change too small to be made may pay once another was made
+            due(engine, at_s=2.5 + number + again / 100)
+        assert sum(s.infer_pct + s.train_pct for s in engine.state.streams.values()) <= 100 + 1e-6
+        assert knob_loop.reallocated(engine.state, engine.config) is None
+
+
+def test_what_is_seen_changes_with_whatever_the_answer_depends_on() -> None:
+    engine = begun({"a": 20.0, "b": 20.0})
+    planned(engine)
+    found = [knob_loop.seen(engine.state, engine.config)]
+    dearer(engine, "a", 70.0)
+    found.append(knob_loop.seen(engine.state, engine.config))
+    engine.state.streams["b"].quality = 0.7
+    found.append(knob_loop.seen(engine.state, engine.config))
+    engine.handle(CameraHealth(at_s=7, stream="b", live=False))
+    found.append(knob_loop.seen(engine.state, engine.config))
+    found.append(knob_loop.seen(engine.state, engine.config, [Load(stream="a", lag_s=4)]))
+    assert len(set(found)) == len(found)
+    assert knob_loop.seen(engine.state, engine.config) == found[-2]
+
+
+def test_where_a_new_share_means_a_new_process_shares_change_with_the_plan_only() -> None:
+    engine = begun({"a": 20.0, "b": 20.0}, config=replace(ENGINE, change=ChangePrice(settle_s=4.0, gpu_s=2.0)))
+    planned(engine)
+    dearer(engine, "a", 120.0)
+    assert due(engine) == []
