@@ -110,3 +110,16 @@ def m005_shares_of_windows(db: Any) -> None:
             PRIMARY KEY (window, job)
         ) STRICT"""
     )
+
+
+@migrations()
+def m006_profiles(db: Any) -> None:
+    db.execute(
+        """CREATE TABLE profiles (
+            version INTEGER PRIMARY KEY AUTOINCREMENT,
+            camera TEXT NOT NULL,
+            created_utc REAL NOT NULL,
+            body TEXT NOT NULL
+        ) STRICT"""
+    )
+    db.execute("CREATE INDEX profiles_by_camera ON profiles (camera, version)")

@@ -345,6 +345,27 @@ class Store:
                 for table, key, count in keep
             )
 
+    # --- profiles -----------------------------------------------------------------------------------------------------
+
+    def add_profile(self, camera: str, body: str, at_utc: float, *, keep: int = 10) -> int:
+        """A camera's new resource-quality profile (`edge.profiler`, JSON); its version, which rises. Older ones than the newest `keep`
+        of the camera go."""
+        with self._transaction(durable=True) as db:
+            values = (camera, at_utc, body)
+            version = db.execute("INSERT INTO profiles (camera, created_utc, body) VALUES (?, ?, ?)", values).lastrowid
+            db.execute(
+                "DELETE FROM profiles WHERE camera = :camera AND version <= (SELECT version FROM profiles WHERE camera = :camera"
+                " ORDER BY version DESC LIMIT 1 OFFSET :keep)",
+                {"camera": camera, "keep": max(1, keep)},
+            )
+        assert version is not None
+        return int(version)
+
+    def profile(self, camera: str) -> tuple[int, str] | None:
+        """(version, body) of a camera's newest profile; None: it has none."""
+        rows = self._rows("SELECT version, body FROM profiles WHERE camera = ? ORDER BY version DESC LIMIT 1", (camera,))
+        return (int(rows[0]["version"]), str(rows[0]["body"])) if rows else None
+
     # --- outbox -------------------------------------------------------------------------------------------------------
 
     def outbox_put(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, at_utc: float) -> int:
