@@ -1,0 +1,189 @@
+"""`cameras[].queries`: short forms and nodes, and everything that is wrong with them named at the door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import ConfigError
+from configs.load import parse_config
+from configs.queries import TEMPLATES, TRANSFORMS, expanded, known_transforms, query_problems
+
+ROOT = Path(__file__).parents[3]
+ZONE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9]]"
+LINE = "[[0.1, 0.5], [0.9, 0.5]]"
+
+
+def written(*queries: str, task: str = "detection") -> str:
+    listed = "".join(f"\n      - {query}" for query in queries)
+    return f"cameras:\n  - id: gate\n    url: /v.mp4\n    task: {task}\n    queries:{listed}\n"
+
+
+def problems_of(*queries: str, task: str = "detection") -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(written(*queries, task=task))
+    return {path.removeprefix("cameras[0].queries"): text for path, text in caught.value.problems}
+
+
+def nodes_of(query: str, *, task: str = "detection") -> list[dict]:
+    [entry] = parse_config(written(query, task=task)).cameras[0].queries
+    return expanded(entry.model_dump(), task)
+
+
+# --- short forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "chain"),
+    [
+        ("{name: a, template: count}", "decode detect count"),
+        (f"{{name: a, template: count, zones: {{door: {ZONE}}}}}", "decode detect count"),
+        (f"{{name: a, template: lines, lines: {{door: {LINE}}}}}", "decode detect track lines"),
+        (f"{{name: a, template: dwell, zones: {{door: {ZONE}}}}}", "decode detect track dwell"),
+        ("{name: a, template: read}", "decode read"),
+    ],
+)
+def test_a_template_is_a_chain_of_nodes(query: str, chain: str) -> None:
+    nodes = nodes_of(query)
+    assert [node["transform"] for node in nodes] == chain.split()
+    assert [list(node["inputs"]) for node in nodes] == [[], *([name] for name in chain.split()[:-1])]
+
+
+def test_a_camera_that_classifies_what_moves_is_asked_so() -> None:
+    nodes = nodes_of(f"{{name: a, template: lines, lines: {{door: {LINE}}}}}", task="classification")
+    assert [node["transform"] for node in nodes] == ["decode", "motion", "classify", "track", "lines"]
+
+
+def test_zones_lines_and_classes_are_said_once() -> None:
+    [*_, count] = nodes_of(
+        f"{{name: a, template: count, zones: {{door: {ZONE}}}, classes: [person], knobs: {{decode.fps: [2]}}}}"
+    )
+    assert count["params"]["zones"] == {"door": ((0.1, 0.1), (0.9, 0.1), (0.9, 0.9))}
+    assert count["params"]["classes"] == ["person"]
+    [decode, detect, *_] = nodes_of("{name: a, template: count, classes: [person], knobs: {decode.fps: [2, 1]}}")
+    assert decode["knobs"] == {"fps": (2, 1)}
+    assert detect["params"] == {}  # so that other queries can share what was detected
+
+
+def test_nodes_name_some_of_the_querys_places() -> None:
+    query = (
+        f"{{name: a, zones: {{x: {ZONE}, y: {ZONE}}}, nodes: [{{transform: decode}}, {{transform: detect}}, "
+        "{id: one, transform: count, params: {zones: [y]}}, {id: all, transform: count, inputs: [detect]}]}"
+    )
+    nodes = {node["id"]: node for node in nodes_of(query)}
+    assert set(nodes["one"]["params"]["zones"]) == {"y"}
+    assert set(nodes["all"]["params"]["zones"]) == {"x", "y"}
+    assert nodes["one"]["inputs"] == ("detect",)  # the node before it
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "path", "says"),
+    [
+        ("{name: a}", "[0].template", "either a template"),
+        ("{name: a, template: count, nodes: [{transform: decode}]}", "[0].template", "either a template"),
+        ("{name: a, template: dwel}", "[0].template", "did you mean 'dwell'"),
+        ("{name: a, template: lines}", "[0].lines", "at least one line"),
+        ("{name: a, template: dwell}", "[0].zones", "at least one zone"),
+        ("{name: A b, template: count}", "[0].name", "lower case"),
+        ("{name: a, template: count, zones: {z: [[0, 0], [1, 1]]}}", "[0].zones", "zone z needs at least 3 corners"),
+        ("{name: a, template: count, zones: {z: [[0, 0], [1, 1], [0.5, 0.5]]}}", "[0].zones", "zone z has no area"),
+        ("{name: a, template: count, zones: {z: [[0, 0], [2, 0], [1, 1]]}}", "[0].zones", "outside 0 to 1"),
+        ("{name: a, template: count, zones: {z: [[0, 0], [.nan, 0], [1, 1]]}}", "[0].zones.z[1][0]", "finite"),
+        ("{name: a, template: lines, lines: {l: [[0, 0], [0, 0]]}}", "[0].lines", "two points that are apart"),
+        (f"{{name: a, template: lines, lines: {{l: {ZONE}}}}}", "[0].lines", "two points that are apart"),
+        ("{name: a, template: count, classes: [persn]}", "[0].classes", "no class 'persn'"),
+        ("{name: a, template: count, quality_goal: 1.5}", "[0].quality_goal", "0 to 1"),
+        ("{name: a, template: count, quality_goal: -0.1}", "[0].quality_goal", "0 to 1"),
+        ("{name: a, template: count, lag_goal_s: -1}", "[0].lag_goal_s", "0 to 86400"),
+        ("{name: a, template: count, speed: 1}", "[0].speed", "unknown key"),
+        ("{name: a, template: count, knobs: {decode.speed: [1]}}", "[0].knobs.decode.speed", "no knob 'speed'"),
+        ("{name: a, template: count, knobs: {decoder.fps: [1]}}", "[0].knobs.decoder.fps", "did you mean 'decode'"),
+        ("{name: a, template: count, knobs: {decode.fps: []}}", "[0].knobs", "needs values"),
+        ("{name: a, template: count, knobs: {decode.fps: [1, 1]}}", "[0].knobs", "each once"),
+        ("{name: a, template: count, knobs: {decode.fps: [-5]}}", "[0].knobs", "outside 0 to"),
+        ("{name: a, nodes: [{transform: detekt}]}", "[0].nodes[0].transform", "did you mean 'detect'"),
+        ("{name: a, nodes: [{transform: decode, inputs: [b]}]}", "[0].nodes[0].inputs", "takes no input"),
+        ("{name: a, nodes: [{transform: detect, inputs: []}]}", "[0].nodes[0].inputs", "takes 1 input, not 0"),
+        ("{name: a, nodes: [{transform: decode}, {transform: detect, inputs: [deco]}]}", "[0].nodes[1].inputs", "no node 'deco'"),
+        ("{name: a, nodes: [{transform: decode}, {transform: decode}]}", "[0].nodes[1].id", "another node"),
+        ("{name: a, nodes: [{transform: decode}, {transform: track}]}", "[0].nodes[1].inputs", "needs detections"),
+        ("{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: dwell}]}", "[0].nodes[2].params.zones", "dwell"),
+        ("{name: a, nodes: [{transform: decode}, {transform: classify}]}", "[0].nodes[1].inputs", "regions or detections"),
+        ("{name: a, nodes: [{transform: decode, params: {x: 1}}]}", "[0].nodes[0].params.x", "no parameter x"),
+        ("{name: a, nodes: [{transform: decode, knobs: {x: [1]}}]}", "[0].nodes[0].knobs.x", "no knob x"),
+        (
+            "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: count, params: {zones: [z]}}]}",
+            "[0].nodes[2].params.zones",
+            "no zone 'z'",
+        ),
+        (
+            "{name: a, nodes: [{transform: decode}, {id: x, transform: detect, inputs: [y]}, {id: y, transform: track}]}",
+            "[0].nodes",
+            "in a circle: x -> y -> x",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_path(query: str, path: str, says: str) -> None:
+    found = problems_of(query)
+    assert says in found[path]
+    assert len(found) == 1
+    assert "(line 6)" in found[path]
+
+
+def test_two_queries_of_one_name() -> None:
+    found = problems_of("{name: a, template: count}", "{name: a, template: read}")
+    assert "another query of this camera is called 'a'" in found["[1].name"]
+
+
+def test_all_problems_come_at_once() -> None:
+    assert set(problems_of("{name: a}", "{name: b, template: nothing}", "{name: c, template: count, quality_goal: 2}")) == {
+        "[0].template", "[1].template", "[2].quality_goal",
+    }  # fmt: skip
+
+
+def test_check_says_it_on_the_command_line(tmp_path: Path) -> None:
+    config = tmp_path / "box.yaml"
+    config.write_text(written("{name: a, template: lines}"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "edge", "check", str(config)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert "cameras[0].queries[0].lines: a query of template lines needs at least one line (line 6)" in done.stderr
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "template", "zones", "lines", "classes", "nodes", "knobs"]),
+        JSON
+        | st.sampled_from(TEMPLATES)
+        | st.lists(
+            st.dictionaries(
+                st.sampled_from(["id", "transform", "inputs", "params", "knobs"]),
+                JSON | st.sampled_from([*TRANSFORMS, "a", "b"]) | st.lists(st.sampled_from(["a", "b", "decode"]), max_size=2),
+            ),
+            max_size=3,
+        ),
+    )
+)
+def test_whatever_stands_there_is_reported_and_never_breaks(entry: dict) -> None:
+    assert all(isinstance(path, str) and text for path, text in query_problems(entry, "detection"))
+
+
+def test_the_known_transforms_are_the_built_in_ones() -> None:
+    assert known_transforms() == tuple(TRANSFORMS)
