@@ -18,8 +18,8 @@ from models.tasks.classification import CLASSIFICATION
 from scheduler.types import Detections
 from streams.motion import Motion, MotionOptions
 
-#: A frame may come so much early, as a part of the interval, and still count as due: cameras tremble.
-EARLY_FRAC = 0.1
+#: A frame may come so much early, and this part of the interval at most, and still count as due: cameras tremble.
+EARLY_S, EARLY_FRAC = 0.02, 0.1
 #: Regions and boxes under this area hold no pixel that could be shown to a model.
 LEAST_AREA_PX = 1.0
 
@@ -49,7 +49,7 @@ class Decode(BaseTransform):
         interval_s = 1.0 / fps
         if self._due_s is None or went_back:
             self._due_s = at_s
-        if at_s < self._due_s - EARLY_FRAC * interval_s:
+        if at_s < self._due_s - min(EARLY_S, EARLY_FRAC * interval_s):
             return False
         # Due one interval after this one was due, not after it came: else the rate sinks below the wanted.
         self._due_s = max(self._due_s + interval_s, at_s)
