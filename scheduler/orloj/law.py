@@ -119,6 +119,12 @@ def edges_for(samples: np.ndarray, bins: int = 64, top_quantile: float = 0.995) 
     return low + step * np.arange(bins + 1)
 
 
+def on_even_edges(law: Law, bins: int = 64) -> Law:
+    """The same law on bins of one width."""
+    edges = np.linspace(law.edges[0], law.edges[-1], bins + 1)
+    return Law(edges=edges, mass=np.diff(np.interp(edges, law.edges, law.at_edges)), over=law.over, over_at=law.over_at)
+
+
 def mixture(laws: Sequence[Law], weights: Sequence[float]) -> Law:
     """sum of w_a F_a: the law of a member whose application is drawn by `weights` (> 0 in sum)."""
     if len(laws) == 1:

@@ -3,22 +3,32 @@
 Printed (algorithm 4.1): each request waits in the queue of every batch size that it can still expect to be ready with; sizes are gone
 through by the earliest deadline of their queue, descending; the first whose queue can fill it is taken, and filled by score.
 
-Ours:
+Ours, in both variants:
 - A queue per size is a suffix of the one queue in order of deadlines, since all of a size share one estimate; and the best of it are
   found by a plain scan of a score table, not by a dynamic convex hull: faster for thousands, and there are no timestamps to rebase.
 - `>=` where the listing has `>`: one request alone is served (1 is always a size), so the device never waits for company.
 - Several models on one worker: of the models' candidate batches the one whose scores sum to most runs, that is the largest expected
   loss avoided per second of the device.
+
+Ours, variant "ours" (the default): the last rule decides everything.
+- Sizes too: the score already is per second of the device, so a size is worth the sum of its best members' scores. There is no size rule
+  and no estimate that a request must meet; a batch need not be full.
+- Applications with short run times may run without the long ones: a batch lasts as long as its longest member, so mixing wastes most of
+  it. Candidates are all sizes of every group {the shortest application, the two shortest, ...} with the law of that group.
+- A request is given up when it is all but hopeless even alone and at once by its own application's law, not when its mean comes too
+  late: with nothing better to do the device may as well try.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from scheduler.orloj.candidates import Candidates, CandidateScores
 from scheduler.orloj.law import BatchLaw, Law
 from scheduler.orloj.runtimes import LawRules, RunTimes, batch_laws, member_law
 from scheduler.orloj.score import ScoreTable
@@ -31,19 +41,23 @@ UNKNOWN = Law(edges=np.array([0.0, 1e-6]), mass=np.array([1.0]))
 
 @dataclass(frozen=True, kw_only=True)
 class OrlojRules:
-    """b_per_s: rate of the anticipated delay (the paper's 1e-4 per ms); est_quantile: the quantile of L_B that a request must have left
-    to stay in a size's queue, None: its mean; prior: law of run times per model before the first sample."""
+    """b_per_s: rate of the anticipated delay (the paper's 1e-4 per ms). Printed only: est_quantile, the quantile of L_B that a request
+    must have left to stay in a size's queue, None: its mean. Ours only: give_up, the chance to be ready in time below which a request is
+    dropped; look_at: requests in order of deadlines that are looked at, at least the largest size. prior: law of run times per model
+    before the first sample; a model without one is taken for infinitely fast until something has run."""
 
-    variant: Literal["printed"] = "printed"
+    variant: Literal["printed", "ours"] = "ours"
     b_per_s: float = 0.1
     est_quantile: float | None = None
+    give_up: float = 0.01
+    look_at: int = 96
     laws: LawRules = field(default_factory=LawRules)
     prior: Mapping[str, Law] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SizeTables:
-    """All that a decision needs of one model's batch sizes, ascending. est_s: float64 (S,), what a request must have left."""
+    """All that a printed decision needs of one model's batch sizes, ascending. est_s: float64 (S,), what a request must have left."""
 
     sizes: tuple[int, ...]
     laws: tuple[BatchLaw, ...]
@@ -73,83 +87,174 @@ def printed_choice(deadline_s: np.ndarray, est_s: np.ndarray, sizes: tuple[int, 
     return None
 
 
-class Orloj(QueuedPolicy):
-    """The policy of the paper on one worker with any number of models."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Choice:
+    """A model's batch. worth: sum of its members' scores; places: best first."""
+
+    model: str
+    worth: float
+    places: np.ndarray
+    size: int
+    expected_s: float
+
+
+class LawfulPolicy(QueuedPolicy):
+    """What both variants have in common: laws that are kept fresh, and the choice among models."""
 
     name = "orloj"
 
-    def __init__(self, rules: OrlojRules | None = None) -> None:
+    def __init__(self, rules: OrlojRules) -> None:
         super().__init__()
-        self._rules = rules or OrlojRules()
+        self._rules = rules
         self._times: dict[str, RunTimes] = {}
+        self._apps: dict[str, dict[str, int]] = {}
         self._arrivals: dict[str, dict[str, float]] = {}
-        self._tables: dict[str, SizeTables] = {}
         self._refreshed_s: dict[str, float] = {}
-        self._fresh: dict[str, bool] = {}
+        self._fresh: set[str] = set()
 
     def add_model(self, model: str, cost: ModelCost) -> None:
         super().add_model(model, cost)
         self._times.setdefault(model, RunTimes(self._rules.laws, self._rules.prior.get(model)))
+        self._apps.setdefault(model, {})
         self._arrivals.setdefault(model, {})
-        self._tables.pop(model, None)
+        self._refreshed_s.pop(model, None)
 
-    def tables(self, model: str, now_s: float) -> SizeTables:
-        """The model's present tables; new samples are adopted when it is time to."""
-        old = self._tables.get(model)
-        since_s = abs(now_s - self._refreshed_s.get(model, now_s))
-        if old is not None and (not self._fresh.get(model) or since_s < self._rules.laws.refresh_s):
-            return old
-        shares = self._arrivals[model] or {"": 1.0}
+    def _is_due(self, model: str, now_s: float) -> bool:
+        since_s = abs(now_s - self._refreshed_s.get(model, math.inf))
+        return since_s >= self._rules.laws.refresh_s and (model in self._fresh or math.isinf(since_s))
+
+    def _present_laws(self, model: str, now_s: float) -> tuple[dict[str, Law], dict[str, float]]:
+        """The law and the recent share of each application of the model."""
+        arrivals = self._arrivals[model]
+        shares = {app: arrivals.get(app, 0.0) + 1e-3 for app in self._apps[model]} or {"": 1.0}
         laws = self._times[model].laws(list(shares), now_s) or dict.fromkeys(shares, UNKNOWN)
-        self._arrivals[model] = {app: share / 2 for app, share in shares.items() if share > 1e-3}
-        made = size_tables(batch_laws(member_law(laws, shares), self._cost[model]), self._rules)
-        self._tables[model], self._refreshed_s[model], self._fresh[model] = made, now_s, False
-        return made
+        self._arrivals[model] = {app: share / 2 for app, share in arrivals.items()}
+        self._refreshed_s[model] = now_s
+        self._fresh.discard(model)
+        return laws, shares
 
-    def _arrived(self, request: Request, now_s: float) -> None:
-        arrivals = self._arrivals[request.model]
+    def _mark(self, request: Request) -> int:
+        apps, arrivals = self._apps[request.model], self._arrivals[request.model]
+        if request.app not in apps:
+            apps[request.app] = len(apps)
+            self._refreshed_s.pop(request.model, None)
         arrivals[request.app] = arrivals.get(request.app, 0.0) + 1.0
+        return apps[request.app]
 
     def _learn(self, model: str, app: str, alone_s: float, now_s: float) -> None:
         self._times[model].add(app, alone_s, now_s)
-        self._fresh[model] = True
+        self._fresh.add(model)
 
     def _ran(self, batch: Batch, took_s: float, now_s: float) -> None:
         if self._times[batch.model].add_batch(batch, self._cost[batch.model], took_s, now_s):
-            self._fresh[batch.model] = True
+            self._fresh.add(batch.model)
 
     def _decide(self, now_s: float) -> Decision:
         dropped: list[Request] = []
-        best: tuple[float, str, int, np.ndarray] | None = None
         for model, queue in self._queue.items():
-            if not len(queue):
-                continue
-            tables = self.tables(model, now_s)
-            dropped += queue.take_before(now_s + tables.est_s[0])
-            found = self._candidate(queue, tables, now_s)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = (found[0], model, found[1], found[2])
+            if len(queue):
+                self._refresh(model, now_s)
+                dropped += self._hopeless(model, queue, now_s)
+        choices = [self._choice(model, queue, now_s) for model, queue in self._queue.items() if len(queue)]
+        best = max((c for c in choices if c is not None), key=lambda c: c.worth, default=None)
         if best is None:
             return Decision(dropped=tuple(dropped))
-        _, model, i, places = best
-        tables = self._tables[model]
-        batch = Batch(
-            model=model,
-            requests=self._queue[model].take(places.tolist()),
-            size=tables.sizes[i],
-            expected_s=tables.laws[i].expected,
-        )
+        requests = self._queue[best.model].take(best.places.tolist())
+        batch = Batch(model=best.model, requests=requests, size=best.size, expected_s=best.expected_s)
         return Decision(batch=batch, dropped=tuple(dropped))
 
-    def _candidate(self, queue: Queue, tables: SizeTables, now_s: float) -> tuple[float, int, np.ndarray] | None:
-        """(sum of scores, index of the size, places best first) of the queue's batch."""
+    def _refresh(self, model: str, now_s: float) -> None:
+        raise NotImplementedError
+
+    def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
+        raise NotImplementedError
+
+    def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
+        raise NotImplementedError
+
+
+class PrintedOrloj(LawfulPolicy):
+    """Algorithm 4.1."""
+
+    name = "orloj-printed"
+
+    def __init__(self, rules: OrlojRules | None = None) -> None:
+        super().__init__(rules or OrlojRules(variant="printed"))
+        self._tables: dict[str, SizeTables] = {}
+
+    def _refresh(self, model: str, now_s: float) -> None:
+        if self._is_due(model, now_s):
+            laws, shares = self._present_laws(model, now_s)
+            self._tables[model] = size_tables(batch_laws(member_law(laws, shares), self._cost[model]), self._rules)
+
+    def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
+        return queue.take_before(now_s + self._tables[model].est_s[0])
+
+    def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
+        tables = self._tables[model]
         choice = printed_choice(queue.deadline_s, tables.est_s, tables.sizes, now_s)
         if choice is None:
             return None
         i, first = choice
         scores = tables.scores[i].at(queue.deadline_s[first:] - now_s) * queue.penalty[first:]
         best = best_places(scores, tables.sizes[i])
-        return float(scores[best].sum()), i, best + first
+        return Choice(
+            model=model,
+            worth=float(scores[best].sum()),
+            places=best + first,
+            size=tables.sizes[i],
+            expected_s=tables.laws[i].expected,
+        )
+
+
+class Orloj(LawfulPolicy):
+    """Every size of every group of applications is a candidate; the one worth most runs."""
+
+    name = "orloj"
+
+    def __init__(self, rules: OrlojRules | None = None) -> None:
+        super().__init__(rules or OrlojRules())
+        self._found: dict[str, Candidates] = {}
+        self._scores: dict[str, CandidateScores] = {}
+
+    def _refresh(self, model: str, now_s: float) -> None:
+        if not self._is_due(model, now_s):
+            return
+        laws, shares = self._present_laws(model, now_s)
+        self._found[model] = Candidates.of(list(laws.values()), list(shares.values()), self._cost[model], self._rules.give_up)
+        self._scores[model] = CandidateScores(self._found[model], self._rules.b_per_s)
+
+    def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
+        found = self._found[model]
+        late = queue.deadline_s - now_s < found.hopeless_s[queue.mark]
+        places = np.flatnonzero(late)
+        return queue.take(places.tolist()) if len(places) else ()
+
+    def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
+        if not len(queue):
+            return None
+        found = self._found[model]
+        first = slice(0, max(self._rules.look_at, int(found.size[-1])))
+        scores = self._scores[model].at(queue.deadline_s[first] - now_s)
+        scores *= queue.penalty[first]
+        if found.group[-1] > 0:
+            scores *= found.app_class[queue.mark[first]] <= found.group[:, None]
+        c, worth = most_worth(scores, found.size)
+        best = best_places(scores[c], int(found.size[c]))
+        best = best[scores[c][best] > 0]
+        if not len(best):  # worthless (a penalty of 0), but not hopeless: one after the other
+            return Choice(model=model, worth=0.0, places=np.zeros(1, np.int64), size=1, expected_s=float(found.expected_s[0]))
+        return Choice(model=model, worth=worth, places=best, size=int(found.size[c]), expected_s=float(found.expected_s[c]))
+
+
+def most_worth(scores: np.ndarray, sizes: np.ndarray) -> tuple[int, float]:
+    """The candidate whose best members' scores sum to most, and that sum. scores: float64 (C, N), N > 0; sizes: int64 (C,). Of equals
+    the first."""
+    falling = -scores
+    falling.sort(axis=1)
+    sums = falling.cumsum(axis=1)[np.arange(len(sizes)), np.minimum(sizes, scores.shape[1]) - 1]
+    c = int(sums.argmin())
+    return c, -float(sums[c])
 
 
 def best_places(scores: np.ndarray, count: int) -> np.ndarray:
@@ -161,3 +266,9 @@ def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     equal = np.flatnonzero(scores == least)[: count - len(above)]
     chosen = np.concatenate([above, equal])
     return chosen[np.argsort(-scores[chosen], kind="stable")]
+
+
+def orloj(rules: OrlojRules | None = None) -> LawfulPolicy:
+    """The variant that the rules ask for."""
+    rules = rules or OrlojRules()
+    return PrintedOrloj(rules) if rules.variant == "printed" else Orloj(rules)

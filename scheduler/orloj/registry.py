@@ -10,19 +10,13 @@ from scheduler.orloj.clockwork import Clockwork
 from scheduler.orloj.edf import Edf
 from scheduler.orloj.fifo import Fifo
 from scheduler.orloj.nexus import Nexus
-from scheduler.orloj.policy import Orloj, OrlojRules
+from scheduler.orloj.policy import PrintedOrloj, orloj
 from scheduler.orloj.types import BatchPolicy
-
-
-def printed() -> Orloj:
-    """Orloj as the thesis prints it."""
-    return Orloj(OrlojRules(variant="printed"))
-
 
 #: Every serving policy by its name.
 POLICIES: dict[str, Callable[..., BatchPolicy]] = {
-    "orloj": Orloj,
-    "orloj-printed": printed,
+    "orloj": orloj,
+    "orloj-printed": PrintedOrloj,
     "clockwork": Clockwork,
     "nexus": Nexus,
     "clipper": Clipper,

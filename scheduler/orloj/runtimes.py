@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.orloj.law import BatchLaw, Law, batch_law, edges_for, law_of, mixture
+from scheduler.orloj.law import BatchLaw, Law, batch_law, edges_for, law_of, mixture, on_even_edges
 from scheduler.orloj.types import Batch, ModelCost
 
 
@@ -34,7 +34,7 @@ class RunTimes:
 
     def __init__(self, rules: LawRules, prior: Law | None = None) -> None:
         self._rules = rules
-        self._prior = prior
+        self._prior = None if prior is None else on_even_edges(prior, rules.bins)
         self._samples: dict[str, deque[tuple[float, float]]] = {}
         self._guessed: deque[tuple[float, float]] = deque(maxlen=rules.most)
 
@@ -53,7 +53,7 @@ class RunTimes:
         return True
 
     def laws(self, apps: Sequence[str], now_s: float) -> dict[str, Law]:
-        """The law of each of these applications, all on the same edges; empty: nothing is known and there is no prior."""
+        """The law of each of these applications, all on the same even edges; empty: nothing is known and there is no prior."""
         for held in (*self._samples.values(), self._guessed):
             while len(held) > self._rules.at_least and held[0][0] < now_s - self._rules.window_s:
                 held.popleft()

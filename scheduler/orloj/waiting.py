@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -58,10 +59,9 @@ class Queue:
         chosen = list(places)
         taken = tuple(self._requests[i] for i in chosen)
         n = len(self._requests)
-        for i in sorted(chosen, reverse=True):
-            del self._requests[i]
         keep = np.ones(n, bool)
         keep[chosen] = False
+        self._requests = list(itertools.compress(self._requests, keep.tolist()))
         for column in (self._deadline_s, self._penalty, self._mark):
             column[: n - len(chosen)] = column[:n][keep]
         return taken

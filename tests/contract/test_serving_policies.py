@@ -63,7 +63,7 @@ class Ledger:
         self.waiting.remove(id)
         self.gone[id] = how
 
-    def run(self, seed: int, *, steps: int = 100, backwards: bool = False) -> list[Decision]:
+    def run(self, seed: int, *, steps: int = 60, backwards: bool = False) -> list[Decision]:
         """Random arrivals, decisions and clocks; afterwards everything is worked off."""
         rng = np.random.default_rng(seed)
         now_s, id_, decisions = 100.0, 0, []
@@ -89,17 +89,17 @@ class Ledger:
             if rng.random() < 0.3:
                 self.policy.sample("detect", "cam", float(rng.uniform(0.001, 0.05)), now_s)
             now_s += float(rng.uniform(-0.3, 0.3)) if backwards else float(rng.uniform(0, 0.01))
-        for _ in range(2 * id_ + 2):
+        while self.policy.waiting():
             decision = self.policy.decide(now_s)
             self.note(decision)
             decisions.append(decision)
-            if decision.batch is not None:
-                now_s += decision.batch.expected_s
+            assert decision.batch or decision.dropped
+            now_s += decision.batch.expected_s if decision.batch is not None else 0.0
         return decisions
 
 
 @every
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**31), sampled=st.booleans(), backwards=st.booleans())
 def test_nothing_is_lost_and_nothing_leaves_twice(make: Make, seed: int, sampled: bool, backwards: bool) -> None:
     ledger = Ledger(ready(make, sampled=sampled))
