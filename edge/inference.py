@@ -9,11 +9,16 @@ every frame on which it fails, so that people miss none; when it fails several t
 The same holds where not the model changes but where it runs (another process, another share, another form): the new carrier takes over
 between two frames, the old one stands in for it while it is watched, and is closed after. What is closed is always out of use: that is
 decided between two frames, by the camera's own thread.
+
+Every frame has a deadline: `goal_s` after it was taken. A model that answers through the box's queue (`edge.pool`) is told it, by the
+`Turn` around each prediction, and may give a frame up (`TooLate`): counted, shown, no error. When frame after frame is given up, the
+next ones are given more and more time, so that people see something however small the share is; what is counted does not change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +27,9 @@ from typing import Protocol, runtime_checkable
 
 from configs.errors import JobCancelled, redact
 from edge.clock import Clock
+from edge.finish import FinishBook
 from edge.gpu.base import Lane
+from edge.pool.turn import TooLate, Turn, taken
 from edge.shadow import Shadow, is_finite, overtime, said_of
 from models.detector import Detector
 from models.tasks.base import Picture, Task
@@ -40,6 +47,10 @@ LOOK_S, LEAST_S = 0.25, 0.005
 ERROR_REST_S = 0.5
 #: Frames for which a new model is watched, and failures in a row that put the old one back.
 WATCHED_FRAMES, FAILURES_IN_A_ROW = 50, 3
+#: A camera of which so many frames in a row were given up asks for twice the time with each further one, up to the second number (s).
+BLIND_FRAMES, PATIENCE_MAX_S = 3, 60.0
+#: From capture to answer, where nobody says otherwise.
+GOAL_S = 0.4
 
 
 @runtime_checkable
@@ -83,7 +94,7 @@ class FellBack:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shown:
-    """The last analysed frame. cost_s: CPU seconds of the prediction; lag_s: from capture to result."""
+    """The last analysed frame. cost_s: seconds of compute of the prediction; lag_s: from capture to result."""
 
     frame: Frame
     detections: Detections
@@ -110,7 +121,7 @@ class SwapRecord:
 class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
 
-    on_fall_back: told in the worker's own thread when the model before was put back; must be quick."""
+    on_fall_back: told in the worker's own thread when the model before was put back; must be quick. goal_s: from capture to answer."""
 
     def __init__(
         self,
@@ -122,8 +133,12 @@ class InferenceWorker:
         clock: Clock,
         score_min: float,
         task: Task = DETECTION,
+        goal_s: float = GOAL_S,
     ) -> None:
         self.camera = camera
+        self.finish = FinishBook(goal_s)
+        self._late_in_a_row = 0
+        self._waited_s = float("-inf")  # until then it was the camera, or a pause, that frames waited for
         self.task = task
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self._lane = lane
@@ -290,24 +305,60 @@ class InferenceWorker:
         self._close_retired()
         now_s = self._clock.monotonic_s()
         if self._paused.is_set():
+            self._waited_s = now_s
             return LOOK_S
         if now_s < self._next_s:
             return min(LOOK_S, max(LEAST_S, self._next_s - now_s))
+        missed = self._missed(now_s)
         frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
+        self._waited_s = self._clock.monotonic_s()
         if frame is None:
             return 0.0
         self._seq = frame.seq
+        self.finish.due(1 + missed)
         # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
-        interval_s = self._interval_s
+        # What may lag comes at the wanted rate of its own time, as fast as it is taken.
+        interval_s = 0.0 if self.camera.may_lag else self._interval_s
         self._next_s = max(self._next_s + interval_s, now_s - interval_s) if interval_s else 0.0
         try:
             self._seq = self._analyse(frame)
         except JobCancelled:
             raise
+        except TooLate:
+            self._late_in_a_row += 1
+            self.finish.dropped()
         except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
             self._count_error(error)
             return ERROR_REST_S
         return 0.0
+
+    def _missed(self, now_s: float) -> int:
+        """Frames that have become due while this thread was busy with others, and that nobody will look at."""
+        if self._interval_s <= 0 or self.camera.may_lag:
+            return 0
+        behind_s = now_s - max(self._next_s, self._waited_s)
+        return int(behind_s / self._interval_s) if 0 < behind_s < math.inf else 0
+
+    def patience_s(self) -> float:
+        """How long after its capture a frame may be answered: the goal, or more for a camera that would show nothing otherwise."""
+        given_up = self._late_in_a_row - BLIND_FRAMES + 1
+        if given_up <= 0:
+            return self.finish.goal_s
+        return max(self.finish.goal_s, min(PATIENCE_MAX_S, self.finish.goal_s * 2.0**given_up))
+
+    def _turn(self, frame: Frame) -> Turn:
+        """What the box's queue is told of a frame."""
+
+        def newer() -> bool:
+            return self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) is not None
+
+        if self.camera.may_lag:
+            return Turn(deadline_s=self._clock.monotonic_s() + PATIENCE_MAX_S, checkpoint=self._lane.checkpoint)
+        replaceable = self._interval_s > 0 and self._late_in_a_row < BLIND_FRAMES
+        return Turn(
+            deadline_s=frame.captured_s + self.patience_s(), next_s=self._next_s if replaceable else None, newer=newer,
+            checkpoint=self._lane.checkpoint,
+        )  # fmt: skip
 
     def _count_error(self, error: Exception) -> None:
         self.errors += 1
@@ -318,14 +369,22 @@ class InferenceWorker:
         with self._lane.iteration():
             # The share may have made us wait: what came meanwhile is what people want to see analysed.
             frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
+            self._seq = frame.seq
             picture = Picture(image=frame.image, regions=frame.regions)
             started_s = self._clock.thread_cpu_s()
-            model, detections = self._answer(picture)
-            cost_s = self._clock.thread_cpu_s() - started_s
+            with taken(self._turn(frame)) as turn:
+                model, detections = self._answer(picture, turn)
+            cost_s = self._clock.thread_cpu_s() - started_s + turn.spent_s
         now_s = self._clock.monotonic_s()
+        self._late_in_a_row = 0
+        self.finish.answered(now_s - frame.captured_s)
         with self._lock:
             self._shown = Shown(
-                frame=frame, detections=detections, version=model.version, cost_s=cost_s, lag_s=now_s - frame.captured_s
+                frame=frame,
+                detections=detections,
+                version=model.version,
+                cost_s=cost_s,
+                lag_s=max(0.0, now_s - frame.captured_s),
             )
             self._note_swap(model, now_s)
             self._times_s.append(now_s)
@@ -336,7 +395,7 @@ class InferenceWorker:
             self._look_beside(shadow, picture, detections, cost_s)
         return frame.seq
 
-    def _answer(self, picture: Picture) -> tuple[Model, Detections]:
+    def _answer(self, picture: Picture, turn: Turn) -> tuple[Model, Detections]:
         """What is shown of a picture, and by whom: a watched model that fails on it is helped out by the one before."""
         with self._lock:
             model, stand_in = self._model, (self._twin or self._previous) if self._watched else None
@@ -346,12 +405,19 @@ class InferenceWorker:
             found = self._predict(model, picture)
         except JobCancelled:
             raise
+        except TooLate:  # says nothing of the model
+            with self._lock:
+                self._watched += stand_in is not None and self._model is model
+            raise
         except Exception as error:
             if stand_in is None:
                 raise
             self._busy_since_s = None
             self._count_error(error)
             self._failed(model, stand_in)
+            # The failure may have taken the frame's time; people are to see it all the same.
+            turn.deadline_s = max(turn.deadline_s, self._clock.monotonic_s() + self.finish.goal_s)
+            turn.next_s = None
             return stand_in, self._predict(stand_in, picture)
         finally:
             self._busy_since_s = None
@@ -397,16 +463,23 @@ class InferenceWorker:
         if not shadow.may_look(cost_s):
             return
         with self._lane.iteration():
-            started_s = self._clock.thread_cpu_s()
-            too_long = overtime(self._clock.thread_cpu_s, shadow.limit_s(cost_s))
+            turn = Turn(
+                deadline_s=self._clock.monotonic_s() + self.patience_s(), checkpoint=self._lane.checkpoint
+            )  # fmt: skip
+
+            def used_s() -> float:
+                return self._clock.thread_cpu_s() + turn.spent_s
+
+            started_s = used_s()
+            too_long = overtime(used_s, shadow.limit_s(cost_s))
             try:
-                found = self.task.predict(
-                    shadow.detector, [picture], score_min=self._score_min, yield_point=too_long
-                )[0]  # fmt: skip
-                new_s = self._clock.thread_cpu_s() - started_s
-                shadow.add(shown, self.task.shown(found), serving_s=cost_s, new_s=new_s)
+                with taken(turn):
+                    found = self.task.predict(shadow.detector, [picture], score_min=self._score_min, yield_point=too_long)[0]
+                shadow.add(shown, self.task.shown(found), serving_s=cost_s, new_s=used_s() - started_s)
             except JobCancelled:
                 raise
+            except TooLate:  # live frames go first
+                return
             except Exception as error:
                 shadow.fail(said_of(error))
 

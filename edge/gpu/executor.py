@@ -180,6 +180,16 @@ class Executor:
             self._notify(lane)
             self._wake_all()
 
+    def abandon(self, job: str) -> None:
+        """`close_lane` for a job whose thread hangs inside an iteration, without waiting `hung_s`: it is told as a fault, and who shared
+        its memory lane has another. No-op for an unknown job."""
+        with self._lock:
+            lane = self._lanes.get(job)
+            if lane is not None and lane._inside and not lane._hung:
+                lane._hung = True
+                self._tell([self._give_up(lane, self.clock.monotonic_s())])
+        self.close_lane(job)
+
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """See `edge.gpu.base`. Work that is running is charged at the old shares up to this moment."""
         with self._lock:

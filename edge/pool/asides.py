@@ -1,0 +1,151 @@
+"""What the pool does when nothing waits: runs finished requests again, alone, and measures what batches cost.
+
+Measurements of batches cannot tell how long a member takes by itself, because members mask each other (card, section 3.3). So now and
+then a finished picture is run once more alone, for the law of its camera's run times; and batches of each size are run, until it is
+known which sizes pay (`edge.pool.shared.worthwhile`) and what c0 and c1 are (`scheduler.orloj.fit`).
+
+It costs at most `ASIDE_FRAC` of what the frames cost, and begins only when no camera's next frame is expected before it would be over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from edge.clock import Clock
+from edge.pool.shared import SIZES, Kept, SharedModel, form_of, worthwhile
+from scheduler.orloj.fit import BatchRun, fit_cost
+from scheduler.orloj.types import BatchPolicy, ModelCost
+
+#: Compute for measuring, as a part of the time that frames took; and most that is saved up for it (s).
+ASIDE_FRAC, SAVED_MAX_S = 0.05, 2.0
+#: Costs are measured anew after this time (s).
+REFRESH_S = 300.0
+#: Longest batch that is run only to measure it (s).
+LONGEST_S = 0.5
+#: A camera whose frame is overdue for longer than this is not waited for (s).
+OVERDUE_S = 2.0
+#: Reserve on what a measurement is expected to take.
+RESERVE = 1.3
+#: A first measurement is expected to take this (s).
+UNKNOWN_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Aside:
+    """A measurement. size 1 with `sample`: a finished picture alone; else: a batch of `size`."""
+
+    model: SharedModel
+    kept: tuple[Kept, ...]
+    sample: bool
+    expected_s: float
+
+
+class Asides:
+    """Chosen and booked under the pool's lock; only `run` computes."""
+
+    def __init__(self, *, frac: float = ASIDE_FRAC, refresh_s: float = REFRESH_S) -> None:
+        self._frac, self._refresh_s = frac, refresh_s
+        self._saved_s = 0.0
+        self._next_s: dict[str, float] = {}  # app -> when its next frame is due
+        self.samples = self.measured = 0
+
+    def earn(self, took_s: float) -> None:
+        """Frames took so long."""
+        self._saved_s = min(SAVED_MAX_S, self._saved_s + self._frac * took_s)
+
+    def expect(self, app: str, next_s: float | None) -> None:
+        """When a camera's next frame is due."""
+        if next_s is not None:
+            self._next_s[app] = next_s
+
+    def next(self, models: Iterable[SharedModel], now_s: float) -> Aside | None:
+        """What could be measured now."""
+        if self._saved_s <= 0:
+            return None
+        wanted = next((aside for model in models if (aside := self._of(model, now_s)) is not None), None)
+        if wanted is None or RESERVE * wanted.expected_s > self._gap_s(now_s):
+            return None
+        return wanted
+
+    def look_again_s(self, now_s: float) -> float:
+        """When waiting for a longer gap may be over; infinite: not before a frame comes."""
+        if self._saved_s <= 0:
+            return float("inf")
+        overdue = [due_s + OVERDUE_S for due_s in self._next_s.values() if now_s < due_s + OVERDUE_S]
+        return min(overdue, default=float("inf"))
+
+    def _gap_s(self, now_s: float) -> float:
+        """Until the next frame that is expected."""
+        return min(
+            (max(0.0, due_s - now_s) for due_s in self._next_s.values() if due_s > now_s - OVERDUE_S), default=float("inf")
+        )
+
+    def _of(self, model: SharedModel, now_s: float) -> Aside | None:
+        if not model.kept or not model.ran or model.broken:
+            return None
+        kept = model.unsampled()
+        if kept is not None:
+            return Aside(model=model, kept=(kept,), sample=True, expected_s=model.expected_s(1) or UNKNOWN_S)
+        if not model.to_measure and now_s - model.measured_s >= self._refresh_s:
+            model.to_measure = list(SIZES)
+        if not model.to_measure:
+            return None
+        size = model.to_measure[0]
+        pictures = list(model.kept.values())
+        batch = tuple(pictures[n % len(pictures)] for n in range(size))
+        return Aside(model=model, kept=batch, sample=False, expected_s=model.expected_s(size) or UNKNOWN_S)
+
+    def run(self, aside: Aside, policy: BatchPolicy, clock: Clock, lock: threading.Lock) -> None:
+        """Inside an iteration, without the lock. A model that fails here fails on its frames, too: nothing is said."""
+        model, took_s = aside.model, None
+        started_s = clock.monotonic_s()
+        with model.running, suppress(Exception):
+            form_of(model.detector).predict(
+                [k.image for k in aside.kept], score_min=min(k.score_min for k in aside.kept)
+            )  # fmt: skip
+            took_s = clock.monotonic_s() - started_s
+        with lock:
+            now_s = clock.monotonic_s()
+            self._saved_s -= now_s - started_s
+            if aside.sample:
+                self._sampled(aside, policy, took_s, now_s)
+            else:
+                self._measured(aside, policy, took_s, now_s)
+
+    def _sampled(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float) -> None:
+        [kept] = aside.kept
+        aside.model.sampled.add(kept.app)
+        if took_s is not None:
+            policy.sample(aside.model.name, kept.app, took_s, now_s)
+            aside.model.note(1, took_s)
+            self.samples += 1
+
+    def _measured(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float) -> None:
+        model, size = aside.model, len(aside.kept)
+        if took_s is None:
+            model.to_measure.clear()
+            model.measured_s = now_s
+            return
+        model.note(size, took_s)
+        self.measured += 1
+        if size not in model.typical_s():  # a second run of the same size
+            return
+        model.to_measure = [k for k in model.to_measure if k > size]
+        if 2 * took_s > LONGEST_S:
+            model.to_measure = []
+        if not model.to_measure:
+            model.measured_s = now_s
+            policy.add_model(model.name, cost_of(model))
+
+
+def cost_of(model: SharedModel) -> ModelCost:
+    """c0, c1 and the sizes that pay, from the model's run times; every size costs its pictures when only single ones were run."""
+    typical_s = model.typical_s()
+    sizes = worthwhile(typical_s)
+    if len(sizes) == 1 or 1 not in typical_s or typical_s[1] <= 0:
+        return ModelCost(sizes=sizes)
+    runs = [BatchRun(size=k, longest_s=typical_s[1], took_s=typical_s[k]) for k in sizes]
+    return fit_cost(runs, sizes)

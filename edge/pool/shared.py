@@ -1,0 +1,124 @@
+"""Models that several cameras share: one loaded detector per set of weights, and what its batches cost.
+
+Two versions with the same weights (the same first model, a retraining of a group) are one model here, whatever their ids. A model's name
+in the queue is its architecture and a number that is free, so a retrained version begins with the run times that its predecessor had,
+which is the best guess there is, and names do not grow in number over the years.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import threading
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.detector import Detector
+
+#: Batch sizes that are tried.
+SIZES: tuple[int, ...] = (1, 2, 4, 8, 16)
+#: A larger batch must save this part of the time per picture, or it only makes everybody wait.
+SAVES_FRAC = 0.03
+#: Newest run times that are remembered, of each batch size.
+RUNS_KEPT = 16
+#: Times with fewer runs than this are not believed.
+RUNS_LEAST = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """A picture that was answered, for measuring later. app: whose it was."""
+
+    app: str
+    image: np.ndarray
+    score_min: float
+
+
+class SharedModel:
+    """A loaded model and its users. Its fields belong to the pool's lock, but `running`: held while it predicts, because a detector is
+    not thread-safe."""
+
+    def __init__(self, name: str, weights: str, detector: Detector) -> None:
+        self.name, self.weights, self.detector = name, weights, detector
+        self.users = 0
+        self.running = threading.Lock()
+        self.ran = False  # a batch of it came back: it is warm
+        self.broken = ""  # why nobody may ask it now: a thread hangs in it
+        self.kept: dict[str, Kept] = {}  # app -> its newest picture, to be run alone
+        self.sampled: set[str] = set()  # apps whose kept picture was run alone already
+        self.times_s: dict[int, deque[float]] = {}  # batch size -> newest run times
+        self.form: Detector = form_of(detector)
+        self.measured_s = float("-inf")  # when its cost was last fitted
+        self.to_measure: list[int] = list(SIZES)
+
+    def note(self, size: int, took_s: float) -> None:
+        """A batch of `size` pictures took so long."""
+        self.times_s.setdefault(size, deque(maxlen=RUNS_KEPT)).append(took_s)
+
+    def keep(self, kept: Kept, *, sampled: bool) -> None:
+        """Remembers a finished picture. sampled: it was run alone already."""
+        self.kept[kept.app] = kept
+        self.sampled.discard(kept.app)
+        if sampled:
+            self.sampled.add(kept.app)
+
+    def unsampled(self) -> Kept | None:
+        return next((kept for app, kept in self.kept.items() if app not in self.sampled), None)
+
+    def typical_s(self) -> dict[int, float]:
+        """Median run time of each batch size that was run often enough."""
+        return {k: statistics.median(t) for k, t in sorted(self.times_s.items()) if len(t) >= RUNS_LEAST}
+
+    def expected_s(self, size: int) -> float:
+        """A guess at what a batch takes; 0: nothing is known."""
+        known = self.typical_s() or {k: statistics.median(t) for k, t in self.times_s.items()}
+        if not known:
+            return 0.0
+        nearest = min(known, key=lambda k: abs(k - size))
+        return known[nearest] * max(1.0, size / nearest)
+
+    def changed_form(self) -> bool:
+        """Whether another form of the model has taken over since the last look; what was measured is forgotten then."""
+        form = form_of(self.detector)
+        if form is self.form:
+            return False
+        self.form = form
+        self.times_s.clear()
+        self.sampled.clear()
+        self.to_measure = list(SIZES)
+        return True
+
+
+def form_of(detector: Detector) -> Detector:
+    """What really computes: `models.serving.served.Deferred` exchanges it."""
+    return getattr(detector, "current", detector)
+
+
+def weights_key(detector: Detector) -> str:
+    """SHA-256 over what a detector is and all of its tensors: the same for two versions that answer alike."""
+    digest = hashlib.sha256(f"{detector.spec.arch}@{detector.spec.input_px}".encode())
+    for name, tensor in sorted(detector.state().items()):
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def free_name(detector: Detector, taken: Collection[str]) -> str:
+    """arch@px#n with the lowest n that nobody has."""
+    sort = f"{detector.spec.arch}@{detector.spec.input_px}"
+    return next(name for n in range(len(taken) + 1) if (name := f"{sort}#{n}") not in taken)
+
+
+def worthwhile(typical_s: Mapping[int, float]) -> tuple[int, ...]:
+    """Batch sizes that pay, ascending, 1 among them: each saves `SAVES_FRAC` of the time per picture over the one before it."""
+    sizes, best_s = [1], typical_s.get(1)
+    for size in sorted(k for k in typical_s if k > 1):
+        each_s = typical_s[size] / size
+        if best_s is None or each_s <= (1 - SAVES_FRAC) * best_s:
+            sizes.append(size)
+            best_s = each_s
+    return tuple(sizes)
