@@ -21,6 +21,7 @@ from configs.schema import BoxConfig
 from edge.cli_common import ConfigFile, DataDir, Json, OptionalConfig, load_given
 from edge.cli_labels import labels_app
 from edge.cli_models import models_app
+from edge.cli_profile import profile
 from edge.console import print_json, print_table, say, say_json_line, show_error
 from edge.logs import DEBUG_VARIABLE
 
@@ -39,6 +40,7 @@ cameras_app = typer.Typer(help="The cameras of a box.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
 app.add_typer(labels_app, name="labels")
+app.command()(profile)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

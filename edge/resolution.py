@@ -26,7 +26,13 @@ def reduced(picture: Picture, height_px: int) -> Picture:
 
 
 def ask(
-    task: Task, detector: Detector, picture: Picture, *, score_min: float, height_px: int = 0, yield_point: YieldPoint | None = None
+    task: Task,
+    detector: Detector,
+    picture: Picture,
+    *,
+    score_min: float,
+    height_px: int = 0,
+    yield_point: YieldPoint | None = None,
 ) -> Detections:
     """What a model says of a picture that it sees at most `height_px` high; in pixels of the whole picture."""
     small = reduced(picture, height_px)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -209,6 +210,20 @@ class Shelf:
         except WeightsError:
             return False
         return spec.arch == arch and (input_px is None or spec.input_px == input_px)
+
+
+def serving_detector(data_dir: Path, camera: str, *, device: str = "cpu") -> Detector | None:
+    """The model that serves a camera by a data folder, for a command beside its box; None: none yet. Raises StorageError,
+    WeightsError."""
+    if not (data_dir / "driftbox.db").is_file():
+        return None
+    folder = DataFolder(data_dir, beside=True)
+    with Store(folder.db_path) as store:
+        version = store.serving(camera).get(camera)
+    if version is None:
+        return None
+    loaded = load_version(folder.version_dir(camera, version.id))
+    return new_detector(loaded.manifest.spec, state=loaded.state, device=device)
 
 
 def outlived(models: Sequence[StoredModel], retention: Retention, *, now_utc: float, replaced: str | None) -> list[StoredModel]:

@@ -1,6 +1,7 @@
 """What every camera of the box runs, as a query: every so-many-th frame, its model at a resolution, in a form.
 
-The two transforms do what `edge.inference.InferenceWorker` does with a frame, through the same function (`edge.resolution.ask`); the
+The two transforms do what `edge.inference.InferenceWorker` does with a frame, through the same function (`edge.resolution.ask`);
+the
 profiler measures them in its place.
 """
 
@@ -28,7 +29,8 @@ TRAINED = "trained"
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What may be chosen. Each ascending in cost's opposite, the golden value first: strides 1 first, height 0 (as it is) first, models and
+    """What may be chosen. Each ascending in cost's opposite, the golden value first: strides 1 first, height 0 (as it is) first,
+    models and
     forms as they were named. crops: empty where the task cuts none."""
 
     strides: tuple[int, ...] = STRIDES
@@ -52,7 +54,8 @@ class Space:
 
 
 def heights_for(height_px: int, width_px: int, input_px: int) -> tuple[int, ...]:
-    """Heights worth trying for pictures of that size and a model whose network sees `input_px` at most: 0 (as it is), then lower ones
+    """Heights worth trying for pictures of that size and a model whose network sees `input_px` at most: 0 (as it is), then lower
+    ones
     that really are less for the network. A picture that is smaller than that already has none."""
     longest = max(height_px, width_px)
     if longest < input_px:
@@ -87,7 +90,8 @@ Ready = Callable[[str, str, int], Detector]
 
 
 class Answer(BaseTransform):
-    """What a model says of a frame. values: model, form, height_px, crops (`Space`). The model is made ready when a clip begins, so that
+    """What a model says of a frame. values: model, form, height_px, crops (`Space`). The model is made ready when a clip begins,
+    so that
     loading it is not measured."""
 
     name: ClassVar[str] = "profiled-answer"

@@ -1,6 +1,7 @@
 """What a query is profiled on: a stretch of a video, or a camera's newest samples; and the golden labels of its frames.
 
-A recording is decoded once without making pictures, and once with: so what decoding takes and what a picture takes are told apart, as
+A recording is decoded once without making pictures, and once with: so what decoding takes and what a picture takes are told
+apart, as
 they are spent apart live (every frame of a stream must be decoded, pictures are made of those that are analysed).
 """
 
@@ -36,7 +37,8 @@ SAMPLES, SAMPLES_MIN = 48, 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footage:
-    """A clip and where it came from. fps: its full rate; rates: whether its frames are near enough in time for rates to be measured;
+    """A clip and where it came from. fps: its full rate; rates: whether its frames are near enough in time for rates to be
+    measured;
     source: in words, for people."""
 
     clip: Clip
@@ -200,3 +202,10 @@ def part(footage: Footage, truth: Truth, start: int, stop: int) -> tuple[Footage
         replace(footage, clip=footage.clip.part(start, stop)),
         Truth(labels=truth.labels[start:stop], cost_s=truth.cost_s * frac),
     )
+
+
+def middle(frames: int, frac: float) -> tuple[int, int]:
+    """First frame, and the first after it, of the middle `frac` of a clip; at least one frame."""
+    count = min(frames, max(1, round(frac * frames)))
+    start = (frames - count) // 2
+    return start, start + count

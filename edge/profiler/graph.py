@@ -1,7 +1,10 @@
-"""A query run over one clip with one setting after the other: what was computed once is not computed again. Card: VideoStorm, section 4.
+"""A query run over one clip with one setting after the other: what was computed once is not computed again. Card: VideoStorm,
+section 4.
 
-Improvement 2 of the paper's profiler keeps the output of every node under (clip, knobs of the node and of its ancestors). Here it is kept
-frame by frame under a *token* that says where it comes from: the node's transform, parameters and knob values, and the tokens of what it
+Improvement 2 of the paper's profiler keeps the output of every node under (clip, knobs of the node and of its ancestors). Here
+it is kept
+frame by frame under a *token* that says where it comes from: the node's transform, parameters and knob values, and the tokens of
+what it
 was given; for a node with state, of everything it was given since the clip began. So much more is found again than in the paper:
 
 - a node that hands a frame on as it came, or holds it back (a rate knob), gives the token that it was given: what comes after it is
@@ -33,8 +36,10 @@ SOURCE, PICTURE = "source", "picture"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clip:
-    """What a query is profiled on. key: what identifies its pixels and times; scenes: its frames at the full rate, in order of time;
-    seconds: of video that they stand for; decode: what decoding all of it took; picture: what turning one decoded frame into a picture
+    """What a query is profiled on. key: what identifies its pixels and times; scenes: its frames at the full rate, in order of
+    time;
+    seconds: of video that they stand for; decode: what decoding all of it took; picture: what turning one decoded frame into a
+    picture
     takes, spent on frames that are analysed. Raises ValueError for no frames, or no time."""
 
     key: str
@@ -66,7 +71,8 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ran:
-    """One setting over the clip. sinks: per node that no other takes, its scene for every frame of the clip, None where the frame went
+    """One setting over the clip. sinks: per node that no other takes, its scene for every frame of the clip, None where the
+    frame went
     no further; costs: what each node takes for the whole clip, whether it really ran or not; work: token -> cost of everything it needs,
     decoding among it."""
 
@@ -81,17 +87,17 @@ class Ran:
 
 
 class Ledger:
-    """What one profiling run has spent: each piece of work once, however often it was needed. whole: the same without a cache."""
+    """What one profiling run has spent: each piece of work once, however often it was needed."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
-        self.spent, self.whole = Cost(), Cost()
+        self.spent = Cost()
 
     def charge(self, ran: Ran) -> Cost:
         """What this setting added."""
         new = total(cost for token, cost in ran.work.items() if token not in self._known)
         self._known |= ran.work.keys()
-        self.spent, self.whole = self.spent + new, self.whole + total(ran.work.values())
+        self.spent = self.spent + new
         return new
 
 
@@ -105,7 +111,8 @@ class _Kept:
 
 
 class Graph:
-    """A query over a clip. make: builds a node's transform; meter: what the thread has used so far; memo: keeps what nodes of `dear` say
+    """A query over a clip. make: builds a node's transform; meter: what the thread has used so far; memo: keeps what nodes of
+    `dear` say
     across runs (those that change no picture). Not thread-safe. Whatever a transform raises passes through `run`."""
 
     def __init__(
@@ -117,7 +124,9 @@ class Graph:
         self._kept: dict[str, _Kept] = {}
         each = len(clip.scenes)
         self._source = [Item(token=_hash(clip.key, scene.frame.seq), scene=scene) for scene in clip.scenes]
-        self._decode = {f"{SOURCE}/{i.token}": Cost(cpu_s=clip.decode.cpu_s / each, gpu_s=clip.decode.gpu_s / each) for i in self._source}
+        self._decode = {
+            f"{SOURCE}/{i.token}": Cost(cpu_s=clip.decode.cpu_s / each, gpu_s=clip.decode.gpu_s / each) for i in self._source
+        }
 
     def run(self, setting: Setting) -> Ran:
         """One setting over the whole clip. Raises UsageError for a setting that the query cannot have."""
@@ -169,7 +178,9 @@ class Graph:
         feeds = [[row[i].scene for row, _ in todo] for i in range(len(todo[0][0]))]
         outputs = run_over(transform, feeds, meter=self._meter)
         for (row, token), output in zip(todo, outputs, strict=True):
-            if token not in self._kept:  # what was measured first stays: a demand does not change because it was looked at again
+            if (
+                token not in self._kept
+            ):  # what was measured first stays: a demand does not change because it was looked at again
                 self._keep(node, row[0].scene, token, output)
 
     def _known(self, node: NodeSpec, row: tuple[Item, ...], token: str) -> bool:

@@ -1,6 +1,7 @@
 """One setting of a query measured on a clip: how good it is, what it needs. Card: VideoStorm, section 4.
 
-Quality is the task's (F1 at IoU 0.3, accuracy) over *all* frames of the full rate: a frame that the setting skips, or holds back, is
+Quality is the task's (F1 at IoU 0.3, accuracy) over *all* frames of the full rate: a frame that the setting skips, or holds
+back, is
 answered by the last one it analysed, because that is what people see meanwhile. Before the first analysed frame nothing is seen.
 """
 
@@ -69,7 +70,8 @@ class LabelJudge:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GoldenJudge:
-    """Against the answers of the golden setting: detections as labels, and what a node tells (counts, texts, dwell times) value by value.
+    """Against the answers of the golden setting: detections as labels, and what a node tells (counts, texts, dwell times) value
+    by value.
     The quality of a query is the mean over its sinks."""
 
     golden: Ran
@@ -96,7 +98,8 @@ def _told(scene: Scene | None) -> Mapping[str, Any]:
 
 
 def told_quality(said: Mapping[str, Any], golden: Mapping[str, Any]) -> float:
-    """The part of what the golden setting tells that is told alike (0-1); 1 where both tell nothing. Numbers: as near as they are."""
+    """The part of what the golden setting tells that is told alike (0-1); 1 where both tell nothing. Numbers: as near as they
+    are."""
     values = _leaves(golden)
     others = _leaves(said)
     names = values.keys() | others.keys()
@@ -175,8 +178,8 @@ class CannotMeasure(DriftboxError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurer:
-    """Measures settings of a query on one clip, one after the other. memory_mib: (setting) -> of the models it needs; height_px: (setting)
-    -> to which its pictures are reduced, 0: not."""
+    """Measures settings of a query on one clip, one after the other. memory_mib, height_px: of a setting, the memory of the models it
+    needs and the height to which its pictures are reduced (0: not)."""
 
     graph: Graph
     judge: Judge

@@ -16,7 +16,8 @@ from models.tasks.base import Picture, Task
 
 
 class ReadyModels:
-    """Loads each model once, and makes each form once per height. load: name -> the model as trained; pictures: of the clip, for forms
+    """Loads each model once, and makes each form once per height. load: name -> the model as trained; pictures: of the clip, for
+    forms
     that calibrate and to warm up on; own_size: small pictures are not enlarged (a resolution knob is turned)."""
 
     def __init__(self, task: Task, load: Callable[[str], Detector], pictures: Sequence[Picture], *, own_size: bool) -> None:

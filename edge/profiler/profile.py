@@ -1,6 +1,7 @@
 """A camera's resource-quality profile as it is kept: what was measured, what it cost, and the menu that a plan may choose from.
 
-Card: VideoStorm, section 4. D(c) is kept in parts, because they are spent in different places: `device_s` inside the camera's share (a
+Card: VideoStorm, section 4. D(c) is kept in parts, because they are spent in different places: `device_s` inside the camera's
+share (a
 GPU, or a core on CPU lanes), `cpu_s` beside it (decoding among it). Both are seconds per second of video.
 """
 
@@ -29,8 +30,10 @@ class _Part(BaseModel):
 
 
 class MeasuredOption(_Part):
-    """One setting as measured. setting: `node.knob` -> value; quality: 0-1 against the golden configuration; device_s, cpu_s: seconds of
-    the device, and of cores beside it, per second of video; decode_s: the part of cpu_s that decoding takes; memory_mib: of the models it
+    """One setting as measured. setting: `node.knob` -> value; quality: 0-1 against the golden configuration; device_s, cpu_s:
+    seconds of
+    the device, and of cores beside it, per second of video; decode_s: the part of cpu_s that decoding takes; memory_mib: of the
+    models it
     needs; fps: frames analysed per second of video; height_px: to which the model's picture is reduced, 0: not."""
 
     name: str
@@ -51,16 +54,15 @@ class MeasuredOption(_Part):
 
 class ProfilingCost(_Part):
     """What making a profile took, in seconds of device and cores. search_s: settings that the search tried, what they share done once;
-    uncached_s: the same without a cache; truth_s: golden labels, needed however one searches; settings: tried, of how many;
-    exhaustive_s, exhaustive_uncached_s: all settings, None: nobody measured them; took_s: on the clock, all of it."""
+    truth_s: golden labels, needed however one searches; settings: tried, of how many; every_s: every one of them, nothing kept, which
+    is a guess from those that were tried unless `every_measured`; took_s: on the clock, all of it."""
 
     search_s: float = Field(ge=0)
-    uncached_s: float = Field(ge=0)
     truth_s: float = Field(0.0, ge=0)
     settings: int = Field(ge=0)
     of_settings: int = Field(ge=0)
-    exhaustive_s: float | None = None
-    exhaustive_uncached_s: float | None = None
+    every_s: float = Field(0.0, ge=0)
+    every_measured: bool = False
     took_s: float = Field(0.0, ge=0)
 
 
@@ -72,7 +74,8 @@ class LeftOut(_Part):
 
 
 class CameraProfile(_Part):
-    """See `docs/serving.md`. model: that serves the camera (arch and size); golden: whose labels were the truth; quality_name: F1 or
+    """See `docs/serving.md`. model: that serves the camera (arch and size); golden: whose labels were the truth; quality_name:
+    F1 or
     accuracy; source: where the clip came from; fps: the full rate; options: all that were measured, dearest first; machine, device:
     where; assumed: what was not measured but taken from elsewhere, in words; serving: values of the knobs that a live box cannot turn,
     as it serves now."""
@@ -119,12 +122,14 @@ def pareto(options: Iterable[MeasuredOption]) -> tuple[MeasuredOption, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Menu:
-    """What a plan may choose from for a camera, dearest first, at the cost that was profiled. Qualities are relative to the best."""
+    """What a plan may choose from for a camera, dearest first, at the cost that was profiled. Qualities are relative to the
+    best."""
 
     knobs: tuple[KnobProfile, ...]
 
     def expected_cost_s(self, name: str | None) -> float:
-        """Profiled seconds of the device for one analysed frame with these knobs; None, or a name that is not here: the dearest's."""
+        """Profiled seconds of the device for one analysed frame with these knobs; None, or a name that is not here: the
+        dearest's."""
         option = next((k for k in self.knobs if k.name == name), self.knobs[0])
         return option.demand_pct / (100 * HEADROOM * option.fps)
 
@@ -143,7 +148,8 @@ class Menu:
 
 
 def menu_of(profile: CameraProfile) -> Menu | None:
-    """What a live box can carry out of a profile: settings of the model and form that serve, on their own Pareto front (of the share
+    """What a live box can carry out of a profile: settings of the model and form that serve, on their own Pareto front (of the
+    share
     that they need of the device). None: nothing usable, since nothing was found, or no rate is known."""
     usable = [o for o in profile.options if o.fps > 0 and o.device_s > 0 and _serves(o, profile.serving)]
     best = max((o.quality for o in usable), default=0.0)

@@ -1,7 +1,9 @@
-"""The greedy profiler: asks `scheduler.videostorm.search` what to measure, measures it, keeps the books. Card: VideoStorm, section 4.
+"""The greedy profiler: asks `scheduler.videostorm.search` what to measure, measures it, keeps the books. Card: VideoStorm,
+section 4.
 
 What we changed from the paper: the search probes on a part of the clip (the paper: "a small subset of the video") and what it finds
-worth keeping is measured on the whole clip; several betas in turn find the front along its length; a setting that cannot be measured is
+worth keeping is measured on the whole clip; several betas in turn find the front along its length; a setting that cannot be
+measured is
 left out and said.
 """
 
@@ -16,11 +18,14 @@ from edge.profiler.measure import CannotMeasure, Measured, Measurer, name_of
 from edge.profiler.profile import LeftOut, MeasuredOption, pareto
 from scheduler.videostorm.search import Search
 
-#: Quality that a second of device and cores per second of video must buy, and the factors of it that climbs take in turn: from "a core
+#: Quality that a second of device and cores per second of video must buy, and the factors of it that climbs take in turn: from
+#: "a core
 #: is free" to "a core is all there is".
 BETA, SWEEP = 0.3, (1.0, 0.2, 5.0)
 #: Starts of a climb (the card's k).
 STARTS = 3
+#: Part of a clip that the search looks at.
+PROBE_FRAC = 0.5
 #: Settings that a search measures at most, as a part of all there are, and at least.
 BUDGET_FRAC, BUDGET_MIN = 0.4, 10
 #: (what is being measured, how many were, of at most how many).
@@ -51,13 +56,14 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """options: all that were measured, in order; left_out: what could not be; spent_s: new work; whole_s: the same without a cache;
-    tried: settings, of how many."""
+    """options: all that were measured, in order; left_out: what could not be; spent_s: new work; every_s: measuring every
+    setting on the
+    whole clip without a cache, guessed from those that were tried; tried: settings, of how many."""
 
     options: tuple[MeasuredOption, ...]
     left_out: tuple[LeftOut, ...]
     spent_s: float
-    whole_s: float
+    every_s: float
     tried: int
     of: int
 
@@ -70,6 +76,7 @@ class Found:
 class _Books:
     options: dict[str, MeasuredOption] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
+    demands: list[float] = field(default_factory=list)
 
     def look(self, measurer: Measurer, setting: Mapping[str, Any]) -> Measured | None:
         """None: it could not be measured, and that is noted."""
@@ -80,18 +87,21 @@ class _Books:
             self.left_out[name] = LeftOut(name=name, reason=str(error).partition("is left out: ")[2] or str(error))
             return None
         self.options[found.option.name] = found.option
+        self.demands.append(found.demand.both_s)
         return found
 
     def close(self, measurer: Measurer, tried: int, of: int) -> Found:
-        ledger = measurer.ledger
+        """demands: of every setting that was tried."""
+        usual = sum(self.demands) / len(self.demands) if self.demands else 0.0
         return Found(
             options=tuple(self.options.values()), left_out=tuple(self.left_out.values()),
-            spent_s=measurer.where.spent_s(ledger.spent), whole_s=measurer.where.spent_s(ledger.whole), tried=tried, of=of,
+            spent_s=measurer.where.spent_s(measurer.ledger.spent), every_s=usual * of * measurer.graph.clip.seconds, tried=tried, of=of,
         )  # fmt: skip
 
 
 def greedy(probe: Measurer, plan: Plan, *, whole: Measurer | None = None, told: Told = silent) -> Found:
-    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip (None:
+    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip
+    (None:
     the probe did), into the same ledger. Raises JobCancelled."""
     knobs = {name: knob.values for name, knob in probe.graph.spec.knobs.items()}
     search = Search(
@@ -115,6 +125,7 @@ def greedy(probe: Measurer, plan: Plan, *, whole: Measurer | None = None, told: 
     for option in pareto(books.options.values()):
         told(option.name, tried, plan.most(search.size))
         kept.look(whole, option.setting)
+    kept.demands = books.demands
     return kept.close(whole, tried, search.size)
 
 
@@ -140,7 +151,8 @@ def size_of(knobs: Mapping[str, Sequence[Any]]) -> int:
 
 def quality_lost(found: Sequence[MeasuredOption], every: Sequence[MeasuredOption]) -> tuple[float, float]:
     """(mean, largest) quality that is missed by choosing among `found` instead of `every`, over the demands at which a scheduler
-    would choose: those of `every`'s front. Qualities and demands are those of `every` (measured alike); settings are matched by name.
+    would choose: those of `every`'s front. Qualities and demands are those of `every` (measured alike); settings are matched by
+    name.
     Where nothing of `found` is cheap enough, its cheapest is what one would run: it counts as missing all."""
     truth = {option.name: option for option in every}
     mine = [truth[option.name] for option in found if option.name in truth]
