@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
+from edge.finish import described as finish_described
 from edge.gpu.base import ComputeBackend, Fault, Lane, ShareReport
 from edge.gpu.members import Members
 from edge.inference import FellBack, InferenceWorker
@@ -376,7 +377,7 @@ class BoxRuntime:
         lags_s = {camera_id: entry.camera.status().lag_s for camera_id, entry in self.watched.items()}
         # Whole seconds: a backlog is no matter of milliseconds, and what did not change is not thought over.
         loads = tuple(ev.Load(stream=camera_id, lag_s=round(s)) for camera_id, s in sorted(lags_s.items()) if round(s) > 0)
-        seen = knob_loop.seen(engine.state, engine.config, loads)
+        seen = knob_loop.seen(engine.state, loads)
         if seen == self._seen_knobs:
             return
         self._seen_knobs = seen
@@ -544,6 +545,7 @@ class BoxRuntime:
         self.outcomes.append((outcome, self.window_opened_utc, now_utc))
         opened_utc = self.window_opened_utc
         self._close_shares(outcome.window)
+        self._close_finish(outcome.window)
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)
         self._help("tidy", self._tidy)
@@ -561,6 +563,13 @@ class BoxRuntime:
         self._keep(lambda: self.parts.store.add_shares(window, shares))
         for report in shares:
             log.info("window %d, %s", window, described(report))
+
+    def _close_finish(self, window: int) -> None:
+        """How many frames were answered by their deadline, for the log."""
+        for camera_id, entry in sorted(self.watched.items()):
+            told = entry.worker.finish.close_window()
+            if told.due:
+                log.info("window %d, %s", window, finish_described(camera_id, told, entry.worker.finish.goal_s))
 
     def _tidy(self) -> None:
         for camera_id in list(self.watched):

@@ -87,7 +87,6 @@ from scheduler.types import (
     StreamPlan,
     WindowOutcome,
 )
-from scheduler.videostorm.types import Allocation
 
 __all__ = ["BoxEngine", "BoxState", "Checkpoint", "EngineConfig", "Phase", "StreamState", "best_affordable"]
 
@@ -195,13 +194,11 @@ class BoxEngine:
             stream.knobs = event.knobs
 
     def _knobs_due(self, event: KnobsDue) -> None:
-        """Between two plans: what inference has together is divided anew, learning keeps what it has."""
+        """Between two plans: what inference has together is divided anew, learning keeps what it has. A camera without a share
+        pauses."""
         found = knob_loop.reallocated(self.state, self.config, event.loads)
-        if found is not None:
-            self._divide(found)
-
-    def _divide(self, found: Allocation) -> None:
-        """Carries out a division of the inference share. A camera without a share pauses."""
+        if found is None:
+            return
         for given in found.given:
             stream = self.state.streams[given.query]
             stream.infer_pct = given.share_pct
@@ -831,11 +828,7 @@ class BoxEngine:
             self._set_knobs(stream, entry.knobs)
             starts.extend(self._starts(stream, entry, snapshot))
         self.state.infer_pct = sum(s.infer_pct for s in self.state.streams.values() if s.live)
-        finer = knob_loop.reallocated(self.state, self.config)
-        if finer is not None:
-            self._divide(finer)
-        else:
-            self._emit_shares()
+        self._emit_shares()
         self._out.extend(starts)
 
     def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:
@@ -916,21 +909,15 @@ class BoxEngine:
         return share_pct if self.config.job_max_pct is None else min(share_pct, self.config.job_max_pct)
 
     def _share_prep(self) -> None:
-        """Inference starts at once on what preparation leaves, divided evenly, or by what it brings (`knob_loop`); what it does not need
-        goes to preparation."""
+        """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
         live = [s for s in self.state.ordered() if s.live]
         share_pct = self.state.prep_pct or prep.first_share_pct(self.config, self._needs)
-        self.state.infer_pct = self.config.capacity_pct - share_pct
-        for stream in live:
-            stream.train_pct = 0.0
-        if self.config.knob_loop:
-            self._divide(knob_loop.divided(self.state, self.config, self.state.infer_pct))
-            return
-        even = self.state.infer_pct / len(live) if live else 0.0
+        even = (self.config.capacity_pct - share_pct) / len(live) if live else 0.0
         for stream in live:
             knob = best_affordable(stream.knobs, even)
             self._set_knobs(stream, knob.name if knob else None)
             stream.infer_pct = min(even, knob.demand_pct) if knob else 0.0
+            stream.train_pct = 0.0
         self._emit_shares()
 
     def _emit_shares(self) -> None:

@@ -70,8 +70,8 @@ class EngineConfig:
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
     reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others.
-    knob_loop: between two plans, and while there is none, knobs and inference shares are divided anew (`scheduler.knob_loop`), by
-    knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned, and are even before.
+    knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
+    (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
     group_max of them (`scheduler.grouping`).
     """
