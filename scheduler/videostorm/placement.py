@@ -152,7 +152,7 @@ def migrations(machines: Sequence[Machine], rules: PlacementRules) -> tuple[Move
     now, moves = tuple(machines), list[Move]()
     while len(moves) < rules.moves:
         moved = {move.query for move in moves}
-        gains = (_gain(query, m, now, largest_goal_s, rules) for m in now for query in m.queries if query.id not in moved)
+        gains = (best_move(query, m, now, largest_goal_s, rules) for m in now for query in m.queries if query.id not in moved)
         found = min((move for move in gains if move), key=lambda move: (-move.gain, move.query), default=None)
         if found is None:
             break
@@ -161,7 +161,7 @@ def migrations(machines: Sequence[Machine], rules: PlacementRules) -> tuple[Move
     return tuple(moves)
 
 
-def _gain(
+def best_move(
     query: Demand, source: Machine, machines: Sequence[Machine], largest_goal_s: float, rules: PlacementRules
 ) -> Move | None:
     """The best move of `query`, None where none gains more than tau. Its machine is scored without it; one that has become too full

@@ -28,7 +28,7 @@ class Rules:
     horizon_s: float = 3.0
     quantum_pct: float = 1.0
     lag_goal_frac: float = 0.8
-    lag_margin_frac: float = 0.25
+    lag_margin_frac: float = 0.5
     lag_cost: float = 0.05
     min_gain: float = 0.01
     exact_steps: int = 1_000_000
