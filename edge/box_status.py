@@ -107,6 +107,8 @@ class RuntimeStatus:
             analysed_fps=watched.worker.rate_fps(), wanted_fps=knobs.fps if knobs else 0.0,
             knobs=knobs.name if knobs else None, objects=len(shown.detections) if shown else 0,
             frames_analysed=watched.worker.frames, frames_dropped=status.packets_dropped, reconnects=status.reconnects,
+            deadline_ms=1000.0 * watched.worker.finish.goal_s, finish_frac=watched.worker.finish.window().frac,
+            frames_given_up=watched.worker.finish.total().dropped,
             task=watched.task.name, quality=stream.quality if stream else None, quality_name=watched.task.quality_name,
             quality_history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
             model=watched.worker.version(), activity=job.kind if job else "", activity_frac=job.done_frac if job else None,

@@ -47,6 +47,14 @@ class CameraView(View):
     objects: int = Field(default=0, description="Objects in the newest analysed frame.")
     frames_analysed: int = 0
     frames_dropped: int = Field(default=0, description="Frames given up before analysis since the start; the newest wins.")
+    deadline_ms: float = Field(default=0.0, description="From capture to answer; later answers are late.")
+    finish_frac: float | None = Field(
+        default=None,
+        description="Part of the frames due since the window opened that were answered by their deadline; null: none was due.",
+    )
+    frames_given_up: int = Field(
+        default=0, description="Frames given up since the start because they would have been answered too late."
+    )
     reconnects: int = 0
     task: str = Field(
         default="detection", description="What its model is asked: detection, classification, or a package's task."

@@ -27,11 +27,14 @@ from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts
 from edge.gpu.choose import Look, build_backend, clock_for
 from edge.gpu.device_clock import DeviceClock
 from edge.gpu.nvml import DeviceReader, DeviceWatch
+from edge.gpu.pooled import PooledBackend
 from edge.inference import InferenceWorker
 from edge.jobs import Scoring, here
 from edge.journal import Journal
 from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
+from edge.pool.front import PoolFront
+from edge.pool.pool import Pool
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
@@ -54,6 +57,7 @@ from models.tasks.registry import task_of
 from scheduler.commands import Note
 from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.orloj.registry import make_batch_policy
 from scheduler.pricing import ChangePrice
 from scheduler.types import Detections, RetrainConfig
 from streams.camera import open_camera
@@ -70,6 +74,8 @@ log = logging.getLogger("driftbox")
 
 #: Most that one job is promised on CPU lanes: a thread cannot use more than a core, and needs some slack to catch up from stalls.
 JOB_MAX_PCT = 90.0
+#: `scheduler.serving`: no queue.
+OWN = "own"
 #: Earlier windows whose labels a retraining may replay.
 REPLAY_WINDOWS = 5
 #: Regions of the picture on which a classifier's cost is guessed.
@@ -223,6 +229,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         processes = processes_of(backend)
         if processes is not None:
             clock = processes.remote_clock  # a frame costs what its process computed
+        pool = pool_of(config, backend, clock)
+        if pool is not None:
+            stack.callback(pool.pool.close)
+            backend = pool.backend
         shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
@@ -248,6 +258,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
         steps = here
+        if pool is not None:
+            serve, serve_later = partial(serve_in_pool, pool.pool, serve), partial(serve_in_pool, pool.pool, serve_later)
         if processes is not None:
             serve = serve_later = partial(serve_in_process, processes)
             steps = processes.steps
@@ -297,6 +309,27 @@ def processes_of(backend: ComputeBackend) -> MpsBackend | None:
 def serve_in_process(processes: MpsBackend, trained: Detector, camera_id: str) -> Detector:
     """Serves a model as trained; `models.serving`'s forms are of this process."""
     return processes.serve(trained, infer_job(camera_id))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pooled:
+    """The queue that answers live frames, and the backend whose cameras go through it."""
+
+    pool: Pool
+    backend: PooledBackend
+
+
+def pool_of(config: BoxConfig, backend: ComputeBackend, clock: Clock) -> Pooled | None:
+    """None: each camera's thread computes by itself (`scheduler.serving: own`)."""
+    if config.scheduler.serving == OWN:
+        return None
+    wrapped = PooledBackend(backend, clock=clock)
+    return Pooled(pool=Pool(make_batch_policy(config.scheduler.serving), wrapped, clock), backend=wrapped)
+
+
+def serve_in_pool(pool: Pool, make: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:
+    """Serves a model through the queue; `make`: (a model as trained, its camera) -> the form that is loaded there."""
+    return PoolFront(pool, trained, app=camera_id, job=infer_job(camera_id), make=make)
 
 
 def hand_over(runtime: BoxRuntime, job: str, make: Callable[[Detector], Detector]) -> None:
@@ -356,8 +389,8 @@ def watch(
     lane = parts.backend.open_lane(infer_job(entry.id), role="infer")
     score_min = config.models.edge_score_min
     worker = InferenceWorker(
-        camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task
-    )
+        camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task, goal_s=entry.goal_s
+    )  # fmt: skip
     picture = plain_picture(task)
     how = settle_precision(detector, [plain_lesson(picture)], task=task)
     log.info("%s: %s trains in %s", entry.id, arch, how.name)

@@ -50,6 +50,14 @@ class CameraEntry(Section):
     edge: str | None = setting(
         None, text="Edge model for this camera only.", default_text="`models.edge`, or that of `models.tasks`"
     )
+    deadline_ms: float | None = setting(
+        None,
+        unit="ms",
+        gt=0,
+        le=600_000,
+        text="From capture to answer: frames answered later are late, and may be given up where a queue serves (`scheduler.serving`).",
+        default_text="two intervals of `fps`; 400 without `fps`",
+    )
     queries: tuple[QueryEntry, ...] = setting((), text="What is asked of it (docs/serving.md).")
     loop: bool = setting(False, text="Begin a video file again at its end; without it the camera ends with the file.")
     may_lag: bool = setting(
@@ -86,6 +94,13 @@ class CameraEntry(Section):
             if any(not 0 <= value <= 1 for point in polygon for value in point):
                 raise PydanticCustomError("mask", "mask {number} has a corner outside 0 to 1", {"number": number})
         return masks
+
+    @property
+    def goal_s(self) -> float:
+        """`deadline_ms` in seconds, or what stands for it."""
+        if self.deadline_ms is not None:
+            return self.deadline_ms / 1000.0
+        return 2.0 / (self.fps or 5.0)
 
     @property
     def title(self) -> str:

@@ -19,7 +19,7 @@ DEFAULTS: dict[tuple[str, str], int] = {
 
 def cross_problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(field path, text) of every broken rule. `data`: the configuration as plain mappings and lists, possibly wrong."""
-    return [*_duplicate_cameras(data.get("cameras")), *_queries(data.get("cameras")), *_shares(data)]
+    return [*_duplicate_cameras(data.get("cameras")), *_queries(data.get("cameras")), *_shares(data), *_serving(data)]
 
 
 def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
@@ -61,6 +61,21 @@ def _number(data: Mapping[str, Any], section: str, key: str) -> float:
     values = data.get(section)
     value = values.get(key) if isinstance(values, Mapping) else None
     return value if isinstance(value, int | float) else DEFAULTS[section, key]
+
+
+def _word(data: Mapping[str, Any], section: str, key: str) -> object:
+    values = data.get(section)
+    return values.get(key) if isinstance(values, Mapping) else None
+
+
+def _serving(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Under MPS a camera's model is in a process of its own, where no queue can reach it."""
+    serving = _word(data, "scheduler", "serving")
+    if serving in (None, "own") or _word(data, "gpus", "backend") != "mps":
+        return []
+    return [
+        ("scheduler.serving", "must be own with gpus.backend: mps, where each camera's model lives in a process of its own")
+    ]
 
 
 def _shares(data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -30,6 +30,8 @@ POLICY_NAMES: tuple[str, ...] = (
     "no-retrain",
     "cached",
 )
+#: Ways of serving live frames: `own`, and the policies of `scheduler.orloj.registry` (a test compares them).
+ServingName = Literal["own", "orloj", "orloj-printed", "clockwork", "nexus", "clipper", "edf", "fifo"]
 #: Rules of `cached(RULE)`; the same as `scheduler.ekya.cached.RULES`.
 CACHED_RULES: tuple[str, ...] = ("classes", "time", "count", "place")
 
@@ -240,9 +242,14 @@ class SchedulerSection(Section):
         text="Between plans, move the training budget among running retrainings after each epoch: towards the largest predicted "
         "reduction of loss (`sum`), the worst job (`minmax`), or the gain that is served soonest (`finish`).",
     )
+    serving: ServingName = setting(
+        "own",
+        text="Who answers live frames. `own`: each camera's thread, under its own share. Else one queue per device, in batches that "
+        "cross cameras with the same model, decided by this policy (docs/serving.md); not with `gpus.backend: mps`.",
+    )
     knobs: Literal["plan", "seconds"] = setting(
         "seconds",
-        text="When knobs and inference shares are chosen: with every plan, or also between plans, as the work in the pictures "
+        text="When knobs and inference shares are chosen: with every plan, or also between plans, when the work in the pictures "
         "changes (`seconds`, docs/serving.md). Not for fixed splits.",
     )
 

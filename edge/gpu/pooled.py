@@ -127,20 +127,13 @@ class PooledBackend:
     (`edge.pool.pool.Seat`): `open` and `charge`. Thread-safe."""
 
     def __init__(self, inside: ComputeBackend, *, clock: Clock | None = None) -> None:
+        self.name, self.capacity_pct = inside.name, inside.capacity_pct
         self._inside = inside
         self._clock: Clock = clock or SystemClock()
         self._lanes: dict[str, PassLane] = {}
         self._shares_pct: dict[str, float] = {}
         self._has_seat = False
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return self._inside.name
-
-    @property
-    def capacity_pct(self) -> int:
-        return self._inside.capacity_pct
 
     @property
     def inside(self) -> ComputeBackend:

@@ -234,6 +234,8 @@ def stats(status: BoxStatus) -> dict[str, Any]:
                 "analysed_fps": round(camera.analysed_fps, 2),
                 "frames_analysed": camera.frames_analysed,
                 "frames_dropped": camera.frames_dropped,
+                "frames_given_up": camera.frames_given_up,
+                "finish_frac": None if camera.finish_frac is None else round(camera.finish_frac, 4),
                 "reconnects": camera.reconnects,
                 "objects": camera.objects,
             }
