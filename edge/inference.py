@@ -30,6 +30,7 @@ from edge.clock import Clock
 from edge.finish import FinishBook
 from edge.gpu.base import Lane
 from edge.pool.turn import TooLate, Turn, taken
+from edge.resolution import ask
 from edge.shadow import Shadow, is_finite, overtime, said_of
 from models.detector import Detector
 from models.tasks.base import Picture, Task
@@ -163,6 +164,7 @@ class InferenceWorker:
         self.errors = 0
         self.last_error = ""
         self._interval_s = 0.0
+        self._height_px = 0  # of what the model is shown; 0: the camera's picture as it is
         self._next_s = 0.0
         self._seq = -1
         self._paused = threading.Event()
@@ -185,6 +187,10 @@ class InferenceWorker:
             self._paused.set()
             return
         self._interval_s = 1.0 / knobs.fps if knobs.fps > 0 else 0.0
+        with self._lock:
+            if knobs.height_px != self._height_px:  # frames of another size cost otherwise
+                self._costs_s.clear()
+            self._height_px = knobs.height_px
         self._paused.clear()
 
     def swap(self, detector: Detector, version: str) -> None:
@@ -435,7 +441,8 @@ class InferenceWorker:
                 self._twin = None
 
     def _predict(self, model: Model, picture: Picture) -> Detections:
-        found = self.task.shown(self.task.predict(model.detector, [picture], score_min=self._score_min)[0])
+        said = ask(self.task, model.detector, picture, score_min=self._score_min, height_px=self._height_px)
+        found = self.task.shown(said)
         if not is_finite(found):
             raise NotFinite
         return found
@@ -474,7 +481,10 @@ class InferenceWorker:
             too_long = overtime(used_s, shadow.limit_s(cost_s))
             try:
                 with taken(turn):
-                    found = self.task.predict(shadow.detector, [picture], score_min=self._score_min, yield_point=too_long)[0]
+                    found = ask(
+                        self.task, shadow.detector, picture, score_min=self._score_min, height_px=self._height_px,
+                        yield_point=too_long,
+                    )  # fmt: skip
                 shadow.add(shown, self.task.shown(found), serving_s=cost_s, new_s=used_s() - started_s)
             except JobCancelled:
                 raise

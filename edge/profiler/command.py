@@ -1,0 +1,304 @@
+"""What `driftbox profile CAMERA` runs: a clip of the camera, its model and alternatives, a search, the profile in the data folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from configs.errors import StorageError, UsageError
+from configs.schema import BoxConfig, CameraEntry
+from edge.memo import Memo
+from edge.profiler import chain, clips
+from edge.profiler.clips import CLIP_S, Footage, Truth
+from edge.profiler.graph import Graph, Ledger
+from edge.profiler.measure import LabelJudge, Measurer, Where
+from edge.profiler.models import ReadyModels
+from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost
+from edge.profiler.profiler import BETA, PROBE_FRAC, Found, Plan, Told, exhaustive, greedy, silent
+from edge.queries.base import Cost, Meter, Tools
+from edge.store.folder import DataFolder
+from edge.store.store import Store
+from models.detector import Detector
+from models.serving.cache import machine
+from models.tasks.base import Picture, Scoring, Task
+from models.tasks.registry import task_of
+from models.zoo import spec_of, split_size
+from streams.masks import masks_from
+from streams.samples import SampleStore
+from streams.url import SourceKind, SourceUrl
+
+#: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `edge.runtime.STRIDES`.
+Curve = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """video: profile on this recording instead of the camera's own; all_settings: measure every setting; models, forms:
+    alternatives to
+    what serves, beside it; budget_s: seconds of compute for the search, None: no limit; seed: of the search."""
+
+    video: Path | None = None
+    start_s: float = 0.0
+    clip_s: float = CLIP_S
+    all_settings: bool = False
+    beta: float = BETA
+    budget_s: float | None = None
+    models: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
+    seed: int = 0
+    keep: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A camera to be profiled, with everything loaded. load: a model by name, as trained; model: that serves; form: it serves
+    in."""
+
+    camera: str
+    task: Task
+    model: str
+    form: str
+    load: Callable[[str], Detector]
+    golden_name: str
+    golden: Callable[[], Detector]
+    scoring: Scoring
+    footage: Footage
+    on_gpu: bool = False
+    input_px: int = 320
+    curve: Curve = ((1, 1.0),)
+    memo: Memo = field(default_factory=Memo)
+
+
+def camera_of(config: BoxConfig, camera: str) -> CameraEntry:
+    """Raises UsageError naming the cameras there are."""
+    found = next((entry for entry in config.cameras if entry.id == camera), None)
+    if found is None:
+        known = ", ".join(entry.id for entry in config.cameras) or "none"
+        raise UsageError(f"there is no camera '{camera}'", subject=camera, remedy=f"cameras of this box: {known}")
+    return found
+
+
+def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, task: Task) -> Footage:
+    """The recording that was named, else the camera's own when it is one, else its newest samples. Raises StreamError, UsageError,
+    StorageError, JobError 'no_data'."""
+    url = SourceUrl(entry.url.resolve())
+    path = options.video or (Path(url.path) if url.kind is SourceKind.FILE and entry.url.scheme != "rendered" else None)
+    if path is not None:
+        return clips.of_video(
+            path, camera=entry.id, fps=entry.fps, start_s=options.start_s, seconds=options.clip_s, masks=masks_from(entry.masks),
+            regions=task.wants_regions, height_px=entry.height_px,
+        )  # fmt: skip
+    folder = config.box.data_dir / "samples"
+    if not folder.is_dir():
+        raise UsageError(
+            f"{entry.id} has no samples in {config.box.data_dir}", subject=entry.id,
+            remedy="let the box run for a while, or give a recording with --video",
+        )  # fmt: skip
+    return clips.of_samples(SampleStore(folder), entry.id, fps=entry.fps or 5.0)
+
+
+def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = silent) -> CameraProfile:
+    """Measures a camera's profile. Raises JobError when the golden model fails; settings that fail are left out."""
+    began_s = time.monotonic()
+    truth = clips.truth_of(
+        subject.footage, subject.task, subject.golden(), score_min=subject.scoring.golden_score_min, memo=subject.memo,
+        name=subject.golden_name, used_s=_spent_clock(subject.on_gpu),
+        told=lambda done, of: told(f"golden labels, {subject.golden_name}", 0, 1),
+    )  # fmt: skip
+    space = _space(subject, options)
+    spec = space.spec(subject.camera)
+    pictures = [Picture(image=scene.image, regions=scene.regions) for scene in subject.footage.clip.scenes]
+    ready = ReadyModels(subject.task, subject.load, pictures, own_size=len(space.heights_px) > 1)
+    measuring = _Measuring(subject=subject, truth=truth, space=space, ready=ready)
+    frames = len(truth.labels)
+    if options.all_settings:
+        found = exhaustive(measuring.measurer(Ledger(), 0, frames), told=told)
+    else:
+        ledger = Ledger()
+        plan = Plan(
+            beta=options.beta, seed=options.seed, budget_s=options.budget_s,
+            first=dict(spec.golden_setting()) if options.budget_s is None else None,
+        )  # fmt: skip
+        probe = measuring.measurer(ledger, *clips.middle(frames, PROBE_FRAC))
+        found = greedy(probe, plan, whole=measuring.measurer(ledger, 0, frames), told=told)
+    return _profile(subject, options, found, truth, took_s=time.monotonic() - began_s)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Measuring:
+    subject: Subject
+    truth: Truth
+    space: chain.Space
+    ready: ReadyModels
+
+    def measurer(self, ledger: Ledger, start: int, stop: int) -> Measurer:
+        """Over frames start..stop of the clip."""
+        subject = self.subject
+        footage, truth = clips.part(subject.footage, self.truth, start, stop)
+        tools = Tools(camera_id=subject.camera, fps=footage.fps, score_min=subject.scoring.score_min)
+        graph = Graph(
+            self.space.spec(subject.camera), footage.clip, chain.make_with(subject.task, tools, self.ready.ready),
+            meter=meter_of(subject.on_gpu), memo=subject.memo, dear=(chain.ANSWER,),
+        )  # fmt: skip
+        return Measurer(
+            graph=graph, ledger=ledger,
+            judge=LabelJudge(sink=chain.ANSWER, task=subject.task, labels=truth.labels, scoring=subject.scoring),
+            where=Where(device_nodes=(chain.ANSWER,), on_gpu=subject.on_gpu),
+            memory_mib=lambda setting: self.ready.memory_mib(str(setting[chain.MODEL])),
+            height_px=lambda setting: int(setting[chain.HEIGHT]),
+        )  # fmt: skip
+
+
+def _space(subject: Subject, options: ProfileOptions) -> chain.Space:
+    width_px, height_px = subject.footage.size_px
+    resizable = not subject.task.wants_regions
+    models = tuple(dict.fromkeys((subject.model, *options.models)))
+    return chain.Space(
+        strides=chain.STRIDES if subject.footage.rates else (1,),
+        heights_px=chain.heights_for(height_px, width_px, subject.input_px) if resizable else (0,), models=models,
+        forms=tuple(dict.fromkeys((subject.form, *options.forms))), crops=chain.CROP_LIMITS if subject.task.wants_regions else (),
+    )  # fmt: skip
+
+
+def _profile(subject: Subject, options: ProfileOptions, found: Found, truth: Truth, *, took_s: float) -> CameraProfile:
+    footage = subject.footage
+    if not found.options:
+        reasons = "; ".join(left.reason for left in found.left_out[:3])
+        raise UsageError(f"{subject.camera}: no setting could be measured: {reasons}", subject=subject.camera)
+    measured, assumed = found.options, ""
+    if not footage.rates:
+        measured = tuple(slower for option in measured for slower in at_rates(option, subject.curve))
+        assumed = "frame rates: the usual curve, because samples are too far apart (give --video to measure them)"
+    cost = ProfilingCost(
+        search_s=found.spent_s, truth_s=truth.cost_s, settings=found.tried, of_settings=found.of, took_s=took_s,
+        every_s=found.every_s, every_measured=options.all_settings,
+    )  # fmt: skip
+    return CameraProfile(
+        camera=subject.camera, task=subject.task.name, model=subject.model, golden=subject.golden_name,
+        quality_name=subject.task.quality_name, source=footage.source, clip_s=footage.clip.seconds, frames=len(truth.labels),
+        fps=footage.fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu", measured_utc=time.time(), beta=options.beta,
+        options=tuple(sorted(measured, key=lambda o: -o.demand)), cost=cost, left_out=found.left_out, assumed=assumed,
+        serving={chain.MODEL: subject.model, chain.FORM: subject.form},
+    )  # fmt: skip
+
+
+def at_rates(option: MeasuredOption, curve: Curve) -> list[MeasuredOption]:
+    """An option measured at the full rate, at every rate of a curve of (every how-many-th frame, part of the quality that is
+    left)."""
+    return [
+        option.model_copy(
+            update={
+                "name": option.name.replace(f"{chain.STRIDE.rpartition('.')[2]}=1", f"stride={stride}"),
+                "setting": {**option.setting, chain.STRIDE: stride}, "quality": option.quality * left,
+                "device_s": option.device_s / stride, "fps": option.fps / stride,
+                "cpu_s": option.decode_s + (option.cpu_s - option.decode_s) / stride,
+            }
+        )
+        for stride, left in curve
+    ]  # fmt: skip
+
+
+# --- meters -----------------------------------------------------------------------------------------------------------
+
+
+def meter_of(on_gpu: bool) -> Meter:
+    """What the calling thread has used. On a GPU, which nobody else may use meanwhile, its seconds are those that pass until it
+    is done."""
+    if not on_gpu:
+        return lambda: Cost(cpu_s=time.thread_time())
+    import torch
+
+    def both() -> Cost:
+        torch.cuda.synchronize()
+        return Cost(cpu_s=time.thread_time(), gpu_s=time.perf_counter())
+
+    return both
+
+
+def _spent_clock(on_gpu: bool) -> Callable[[], float]:
+    meter = meter_of(on_gpu)
+    return lambda: meter().gpu_s if on_gpu else meter().cpu_s
+
+
+# --- kept -------------------------------------------------------------------------------------------------------------
+
+
+def keep_profile(data_dir: Path, profile: CameraProfile) -> int:
+    """Writes a profile into a data folder, also while its box runs, which takes it up at once; its version. Raises StorageError."""
+    folder = DataFolder(data_dir, beside=True) if data_dir.is_dir() else DataFolder(data_dir)
+    try:
+        with Store(folder.db_path) as store:
+            return store.add_profile(profile.camera, profile.model_dump_json(), profile.measured_utc)
+    finally:
+        folder.close()
+
+
+def read_profile(text: str, *, subject: str) -> CameraProfile:
+    """A profile as it was kept. Raises StorageError ('newer', 'corrupt')."""
+    try:
+        return CameraProfile.model_validate_json(text)
+    except ValidationError as error:
+        newer = any(part["loc"] == ("schema_version",) for part in error.errors())
+        what = "was written by another version of Driftbox" if newer else f"is damaged ({error.errors()[0]['msg'].lower()})"
+        raise StorageError(
+            f"the profile of {subject} {what}", subject=subject, code="newer" if newer else "corrupt",
+            remedy=f"run driftbox profile {subject} again",
+        ) from None  # fmt: skip
+
+
+def stored_profile(store: Store, camera: str) -> tuple[int, CameraProfile] | None:
+    """(version, profile) of a camera, None: it has none. Raises StorageError."""
+    found = store.profile(camera)
+    return None if found is None else (found[0], read_profile(found[1], subject=camera))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, device: str, curve: Curve) -> Subject:
+    """Everything that profiling a configured camera needs. device: of its models. Raises what loading raises."""
+    from edge.shelf import serving_detector
+
+    entry = camera_of(config, camera)
+    task = task_of(entry.task)
+    model = entry.edge or config.models.for_task(entry.task).edge
+    golden = config.models.for_task(entry.task).golden
+
+    def load(name: str) -> Detector:
+        trained = serving_detector(config.box.data_dir, camera, device=device) if name == model else None
+        return trained if trained is not None else task.load(name, device=device)
+
+    scoring = Scoring(
+        golden_score_min=config.models.golden_score_min, score_min=config.models.edge_score_min, iou_min=config.models.iou_min
+    )
+    base, size_px = split_size(model)
+    return Subject(
+        camera=camera, task=task, model=model, form=chain.TRAINED, load=load, golden_name=golden,
+        golden=lambda: task.load_golden(golden, device=device), scoring=scoring,
+        footage=footage_of(config, entry, options, task), on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
+    )  # fmt: skip
+
+
+def _default_px(arch: str) -> int:
+    try:
+        return spec_of(arch).input_px
+    except UsageError:  # a weights file: it says itself which model it is, and that is 320 for all small ones
+        return 320
+
+
+def profile_command(
+    config: BoxConfig, camera: str, options: ProfileOptions, *, device: str, curve: Curve, told: Told = silent
+) -> tuple[CameraProfile, int | None]:
+    """(the profile, its version in the data folder; None: it was not to be kept)."""
+    import torch
+
+    torch.set_num_threads(1)
+    subject = subject_of(config, camera, options, device=device, curve=curve)
+    profile = profile_subject(subject, options, told=told)
+    if not options.keep:
+        return profile, None
+    return profile, keep_profile(config.box.data_dir, profile)
