@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,36 +28,32 @@ LEAST_AREA_PX = 1.0
 class Decode(BaseTransform):
     """The front of a query: frames at a rate and a resolution. What it leaves out costs the rest nothing.
 
-    When the next frame is due is no state that anybody would miss: queries whose rates become the same share one."""
+    Time is cut into intervals of the rate, and the first frame of each is taken. So which frames are taken depends on when they came and
+    not on what was taken before: a rate that changes takes effect at once, and two queries of one rate take the same frames."""
 
     name = "decode"
     knobs, params = knobs_of("decode"), params_of("decode")
 
     def __init__(self, params: Mapping[str, Any], tools: Tools) -> None:
         super().__init__(params, tools)
-        self._due_s: float | None = None
-        self._last_s = 0.0
+        self._last_s: float | None = None  # of the frame before, taken or not
 
     def process(self, scene: Scene, others: Sequence[Scene]) -> Scene | None:
-        if not self._is_due(scene.at_s, float(self.values["fps"])):
+        last_s, self._last_s = self._last_s, scene.at_s
+        if not is_due(scene.at_s, last_s, float(self.values["fps"])):
             return None
         return scene.with_(image=reduced(scene.image, int(self.values["height_px"])))
 
-    def _is_due(self, at_s: float, fps: float) -> bool:
-        went_back, self._last_s = at_s < self._last_s, at_s
-        if fps <= 0:
-            return True
-        interval_s = 1.0 / fps
-        if self._due_s is None or went_back:
-            self._due_s = at_s
-        if at_s < self._due_s - min(EARLY_S, EARLY_FRAC * interval_s):
-            return False
-        # Due one interval after this one was due, not after it came: else the rate sinks below the wanted.
-        self._due_s = max(self._due_s + interval_s, at_s)
-        return True
-
     def reset(self) -> None:
-        self._due_s, self._last_s = None, 0.0
+        self._last_s = None
+
+
+def is_due(at_s: float, last_s: float | None, fps: float) -> bool:
+    """Whether the frame of `at_s` is the first of its interval. last_s: of the frame before, None: there is none. fps 0: all are."""
+    if fps <= 0 or last_s is None or at_s < last_s:
+        return True
+    early_s = min(EARLY_S, EARLY_FRAC / fps)
+    return math.floor((at_s + early_s) * fps) > math.floor((last_s + early_s) * fps)
 
 
 def reduced(image: np.ndarray, height_px: int) -> np.ndarray:

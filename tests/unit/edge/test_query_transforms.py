@@ -58,7 +58,7 @@ def test_decode_keeps_its_rate_however_frames_tremble(gaps: list[float]) -> None
     times = np.cumsum(gaps)
     scenes = [scene_of(frame_at(float(t), size=(4, 4))) for t in times]
     taken = [scene.at_s for scene in given_of(made("decode", fps=2), scenes)]
-    assert len(taken) <= 1 + 2 * (times[-1] - times[0] + 0.02)
+    assert len(taken) <= 2 + 2 * (times[-1] - times[0])
     assert np.diff([*taken, times[-1]]).max() <= 0.5 + 0.5 + 1e-9  # an interval, and the longest wait for a frame
 
 
@@ -81,7 +81,7 @@ def test_decode_reduces_the_picture_and_leaves_coordinates_alone() -> None:
 
 def test_a_rate_that_changes_takes_effect_at_once() -> None:
     decode = made("decode", fps=1)
-    given_of(decode, [moving_scene(i) for i in range(3)])
+    assert len(given_of(decode, [moving_scene(i) for i in range(3)])) == 1
     decode.update("fps", 0)
     assert len(given_of(decode, [moving_scene(i) for i in range(3, 6)])) == 3
 
