@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from configs.load import parse_config
+from configs.queries import TRANSFORMS
 from configs.schema.queries import QueryEntry
-from edge.queries.base import BaseTransform, Cost, Knob, Scene, Tools, scene_of
+from edge.queries.base import BaseTransform, Cost, Knob, NodeSpec, QuerySpec, Scene, Tools, scene_of
+from edge.queries.facts import knob_of
+from edge.queries.registry import query_spec
 from scheduler.types import Detections, Frame
 
 WIDTH, HEIGHT = 320, 200
@@ -30,6 +33,11 @@ def boxes(*rows: Sequence[float], class_id: int = 2, score: float = 0.9) -> Dete
 def at_centre(x: float, y: float, side: float = 40.0) -> tuple[float, float, float, float]:
     """A square box around a point."""
     return (x - side / 2, y - side / 2, x + side / 2, y + side / 2)
+
+
+LINES = "{name: lines, template: lines, lines: {mid: [[0, 0.5], [1, 0.5]]}}"
+COUNT = "{name: count, template: count}"
+DWELL = "{name: dwell, template: dwell, zones: {all: [[0, 0], [1, 0], [1, 1], [0, 1]]}}"
 
 
 class TellingDetector:
@@ -84,6 +92,21 @@ class Scripted(BaseTransform):
 
     def interrupt(self) -> None:
         self.interruptions += 1
+
+
+def specs(*queries: str) -> list[QuerySpec]:
+    return [query_spec(entry, task="detection") for entry in entries_of(*queries)]
+
+
+def scripted_spec(name: str = "odd", *, tag: str = "") -> QuerySpec:
+    knobs = tuple(knob_of(facts) for facts in TRANSFORMS["decode"].knobs)
+    return QuerySpec(
+        name=name,
+        nodes=(
+            NodeSpec(id="decode", transform="decode", knobs=knobs),
+            NodeSpec(id="odd", transform="scripted", inputs=("decode",), params={"tag": tag}, knobs=Scripted.knobs),
+        ),
+    )
 
 
 def free_meter() -> Cost:

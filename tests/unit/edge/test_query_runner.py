@@ -19,6 +19,9 @@ from edge.queries.facts import knob_of
 from edge.queries.registry import BUILT_IN, query_spec
 from edge.queries.runner import FaultRules, Outcome, QueryRunner
 from tests.support.query_scenes import (
+    COUNT,
+    DWELL,
+    LINES,
     Scripted,
     at_centre,
     boxes,
@@ -26,6 +29,8 @@ from tests.support.query_scenes import (
     frame_at,
     free_meter,
     moving_scene,
+    scripted_spec,
+    specs,
     tools_of,
 )
 
@@ -57,32 +62,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
     return Own
 
 
-def specs(*queries: str) -> list[QuerySpec]:
-    return [query_spec(entry, task="detection") for entry in entries_of(*queries)]
-
-
-def scripted_spec(name: str = "odd", *, tag: str = "") -> QuerySpec:
-    knobs = tuple(knob_of(facts) for facts in TRANSFORMS["decode"].knobs)
-    return QuerySpec(
-        name=name,
-        nodes=(
-            NodeSpec(id="decode", transform="decode", knobs=knobs),
-            NodeSpec(id="odd", transform="scripted", inputs=("decode",), params={"tag": tag}, knobs=Scripted.knobs),
-        ),
-    )
-
-
 def runner_of(*query_specs: QuerySpec, tools: Tools | None = None, now: Now | None = None, **rules: Any) -> QueryRunner:
     return QueryRunner(query_specs, tools or tools_of()[0], meter=free_meter, clock_s=now or Now(), rules=FaultRules(**rules))
 
 
 def names(outcomes: list[Outcome]) -> list[str]:
     return [outcome.query for outcome in outcomes]
-
-
-LINES = "{name: lines, template: lines, lines: {mid: [[0, 0.5], [1, 0.5]]}}"
-COUNT = "{name: count, template: count}"
-DWELL = "{name: dwell, template: dwell, zones: {all: [[0, 0], [1, 0], [1, 1], [0, 1]]}}"
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
