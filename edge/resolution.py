@@ -54,9 +54,17 @@ def _scaled(xyxy: np.ndarray | None, across: float, down: float) -> np.ndarray |
     return (np.asarray(xyxy, np.float32).reshape(-1, 4) * np.array([across, down] * 2, np.float32)).astype(np.float32)
 
 
+#: Where a detector that only carries another one (a served form, a front of a pool) has it.
+_CARRIED = ("trained", "current", "behind")
+
+
 def at_own_size(detector: Detector) -> Detector:
-    """Lets a detector show its network a picture that is smaller than its input as it is, instead of enlarging it first: only so does a
-    lower resolution cost less. One that cannot stays as it is. Returns the same detector."""
+    """Lets a detector, or the one that it carries, show its network a picture that is smaller than its input as it is, instead of
+    enlarging it first: only so does a lower resolution cost less. One that cannot stays as it is. Returns the same detector."""
     if hasattr(detector, "enlarges"):
         detector.enlarges = False
+    for name in _CARRIED:
+        inner = getattr(detector, name, None)
+        if inner is not None and inner is not detector:
+            at_own_size(inner)
     return detector

@@ -24,6 +24,8 @@ from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.needs import Needs
+from edge.profiler.live import LiveMenu, Profiles
+from edge.resolution import at_own_size
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
 from edge.share_book import UPDATE_S, ShareBook, described
@@ -49,6 +51,7 @@ from scheduler.commands import (
 )
 from scheduler.engine import BoxEngine
 from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
+from scheduler.videostorm.reprofile import ReprofileRules
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
@@ -90,7 +93,7 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 @dataclass(kw_only=True)
 class Watched:
     """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
-    box's configuration says."""
+    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`)."""
 
     camera: Camera
     worker: InferenceWorker
@@ -103,6 +106,15 @@ class Watched:
     task: Task = DETECTION
     retrain: tuple[RetrainConfig, ...] = ()
     live: bool = True
+    menu: LiveMenu | None = None
+
+    def measured(self, cost_s: float) -> tuple[KnobProfile, ...] | None:
+        """What a frame costs with the knobs in force: the knobs as they are to be planned with from now on; None: as before."""
+        expected_s = self.menu.expected_cost_s() if self.menu is not None else self.profiled_cost_s
+        if not _differs(cost_s, expected_s, self.fps):
+            return None
+        self.profiled_cost_s = cost_s
+        return self.menu.corrected(cost_s) if self.menu is not None else knob_profiles(self.fps, cost_s)
 
 
 @dataclass(kw_only=True)
@@ -130,7 +142,7 @@ def trained_form(detector: Detector, camera_id: str) -> Detector:
 class Parts(LearningParts):
     """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
     serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made. shadow: how a new model must
-    prove itself on live frames."""
+    prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when one is said to have grown old, None: never."""
 
     engine: BoxEngine
     backend: ComputeBackend
@@ -139,6 +151,8 @@ class Parts(LearningParts):
     serve: Callable[[Detector, str], Detector] = trained_form
     serve_later: Callable[[Detector, str], Detector] = trained_form
     shadow: ShadowRules = field(default_factory=ShadowRules)
+    profiles: Profiles | None = None
+    reprofile: ReprofileRules | None = None
     listeners: list[Callable[[object], None]] = field(default_factory=list)
 
 
@@ -336,6 +350,7 @@ class BoxRuntime:
                 for camera_id, entry in list(self.watched.items()):
                     self._follow_choice(camera_id, entry)
                     self._follow_offers(camera_id)
+                    self._follow_profile(camera_id, entry)
         except StorageError as error:
             self._complain("database", str(error))
 
@@ -405,10 +420,35 @@ class BoxRuntime:
         if entry.worker.break_off(after_s=HANGS_S):
             log.warning("%s: the newest model hangs on a live frame; it was told to stop", camera_id)
         cost_s = entry.worker.cost_s()
-        if cost_s and _differs(cost_s, entry.profiled_cost_s, entry.fps):
-            entry.profiled_cost_s = cost_s
-            entry.knobs = knob_profiles(entry.fps, cost_s)
+        knobs = entry.measured(cost_s) if cost_s else None
+        if knobs is not None:
+            entry.knobs = knobs
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
+        self._review_profile(camera_id, entry, cost_s=cost_s, drifted=False)
+
+    def _follow_profile(self, camera_id: str, entry: Watched) -> None:
+        """Takes up a profile that `driftbox profile` has written."""
+        if self.parts.profiles is None:
+            return
+        found = self.parts.profiles.newer(camera_id, entry.menu, at_s=self.parts.clock.monotonic_s())
+        if found is None:
+            return
+        if found.reduces:
+            at_own_size(entry.worker.serving()[1])
+        entry.menu, entry.knobs = found, found.knobs
+        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
+        text = f"plans use version {found.version} of its profile: {len(found.knobs)} settings of its knobs"
+        self._note(Note(stream=camera_id, code="profile-taken-up", text=text))
+
+    def _review_profile(self, camera_id: str, entry: Watched, *, cost_s: float | None, drifted: bool) -> None:
+        """Says when a camera should be profiled anew (`scheduler.videostorm.reprofile`)."""
+        if entry.menu is None or self.parts.reprofile is None:
+            return
+        at_s = self.parts.clock.monotonic_s()
+        why = entry.menu.due(self.parts.reprofile, at_s=at_s, cost_s=cost_s, drifted=drifted)
+        if why:
+            text = f"its profile (version {entry.menu.version}) has grown old: {why}; run driftbox profile {camera_id}"
+            self._note(Note(stream=camera_id, code="profile-old", text=text))
 
     def _follow_choice(self, camera_id: str, entry: Watched) -> None:
         """Serves what the database says when that is neither what serves nor what is about to: somebody else has written it. At once
@@ -522,6 +562,8 @@ class BoxRuntime:
             return
         knobs = next((k for k in entry.knobs if k.name == command.knobs), None)
         entry.worker.set_knobs(knobs)
+        if entry.menu is not None:
+            entry.menu.knob = command.knobs
         wanted = knobs.fps if knobs else 0.0
         entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions)
 
@@ -545,6 +587,10 @@ class BoxRuntime:
         self.outcomes.append((outcome, self.window_opened_utc, now_utc))
         opened_utc = self.window_opened_utc
         self._close_shares(outcome.window)
+        for seen in outcome.streams:
+            entry = self.watched.get(seen.id)
+            if entry is not None and seen.drift is not None and seen.drift.drifted:
+                self._review_profile(seen.id, entry, cost_s=None, drifted=True)
         self._close_finish(outcome.window)
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)

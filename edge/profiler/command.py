@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from configs.errors import StorageError, UsageError
+from configs.errors import UsageError
 from configs.schema import BoxConfig, CameraEntry
 from edge.memo import Memo
 from edge.profiler import chain, clips
@@ -17,7 +15,7 @@ from edge.profiler.clips import CLIP_S, Footage, Truth
 from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import LabelJudge, Measurer, Where
 from edge.profiler.models import ReadyModels
-from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost
+from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost, read_profile
 from edge.profiler.profiler import BETA, PROBE_FRAC, Found, Plan, Told, exhaustive, greedy, silent
 from edge.queries.base import Cost, Meter, Tools
 from edge.store.folder import DataFolder
@@ -235,19 +233,6 @@ def keep_profile(data_dir: Path, profile: CameraProfile) -> int:
             return store.add_profile(profile.camera, profile.model_dump_json(), profile.measured_utc)
     finally:
         folder.close()
-
-
-def read_profile(text: str, *, subject: str) -> CameraProfile:
-    """A profile as it was kept. Raises StorageError ('newer', 'corrupt')."""
-    try:
-        return CameraProfile.model_validate_json(text)
-    except ValidationError as error:
-        newer = any(part["loc"] == ("schema_version",) for part in error.errors())
-        what = "was written by another version of Driftbox" if newer else f"is damaged ({error.errors()[0]['msg'].lower()})"
-        raise StorageError(
-            f"the profile of {subject} {what}", subject=subject, code="newer" if newer else "corrupt",
-            remedy=f"run driftbox profile {subject} again",
-        ) from None  # fmt: skip
 
 
 def stored_profile(store: Store, camera: str) -> tuple[int, CameraProfile] | None:

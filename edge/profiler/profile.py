@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from configs.errors import StorageError
 from scheduler.types import KnobProfile
 from scheduler.videostorm.search import pareto as front_of
 
@@ -176,6 +177,19 @@ def knob_name(fps: float, full_fps: float, height_px: int) -> str:
     stride = full_fps / fps
     rate = "every" if abs(stride - 1) < SAME_RATE_FRAC else f"1/{stride:.3g}"
     return f"{rate}@{height_px}p" if height_px else rate
+
+
+def read_profile(text: str, *, subject: str) -> CameraProfile:
+    """A profile as it was kept. Raises StorageError ('newer', 'corrupt')."""
+    try:
+        return CameraProfile.model_validate_json(text)
+    except ValidationError as error:
+        newer = any(part["loc"] == ("schema_version",) for part in error.errors())
+        what = "was written by another version of Driftbox" if newer else f"is damaged ({error.errors()[0]['msg'].lower()})"
+        raise StorageError(
+            f"the profile of {subject} {what}", subject=subject, code="newer" if newer else "corrupt",
+            remedy=f"run driftbox profile {subject} again",
+        ) from None  # fmt: skip
 
 
 def refusal(profile: CameraProfile, *, task: str, model: str, fps: float, machine: str) -> str:
