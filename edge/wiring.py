@@ -35,6 +35,9 @@ from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
 from edge.pool.front import PoolFront
 from edge.pool.pool import Pool
+from edge.profiler.command import USUAL_FPS
+from edge.profiler.live import Profiles, Watching
+from edge.resolution import at_own_size
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
 from edge.sampling import Sampler
@@ -60,6 +63,7 @@ from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.orloj.registry import make_batch_policy
 from scheduler.pricing import ChangePrice
 from scheduler.types import Detections, RetrainConfig
+from scheduler.videostorm.reprofile import ReprofileRules
 from streams.camera import open_camera
 from streams.masks import masks_from
 from streams.rendered.serve import DEMO_CAMERAS, CameraScript
@@ -263,6 +267,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         if processes is not None:
             serve = serve_later = partial(serve_in_process, processes)
             steps = processes.steps
+        profiles = profiles_of(config, store, clock)
+        serve, serve_later = partial(sized, profiles, serve), partial(sized, profiles, serve_later)
         runtime = BoxRuntime(
             Parts(
                 engine=engine,
@@ -279,6 +285,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 replay_windows=REPLAY_WINDOWS,
                 require_room=require_room,
                 shadow=shadow_of(config),
+                profiles=profiles,
+                reprofile=reprofile_of(config),
                 serve=serve,
                 serve_later=serve_later,
                 steps=steps,
@@ -395,12 +403,46 @@ def watch(
     how = settle_precision(detector, [plain_lesson(picture)], task=task)
     log.info("%s: %s trains in %s", entry.id, arch, how.name)
     seconds = cost_s(lambda: task.predict(detector, [picture], score_min=score_min), parts.clock)
-    fps = entry.fps or 5.0
+    fps = entry.fps or USUAL_FPS
+    menu = parts.profiles.menu(entry.id, at_s=parts.clock.monotonic_s()) if parts.profiles is not None else None
+    if menu is not None:
+        log.info("%s: plans use version %d of its profile", entry.id, menu.version)
     return Watched(
-        camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch,
-        knobs=knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task,
+        camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch, menu=menu,
+        knobs=menu.knobs if menu is not None else knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task,
         retrain=suited(retrain_configs(config, arch), detector, arch),
     )  # fmt: skip
+
+
+def profiles_of(config: BoxConfig, store: Store, clock: Clock) -> Profiles:
+    """The cameras' stored profiles; one that does not fit is said in the log and the database."""
+    watching = {
+        entry.id: Watching(
+            task=entry.task, model=entry.edge or config.models.for_task(entry.task).edge, fps=entry.fps or USUAL_FPS, machine=machine()
+        )
+        for entry in config.active_cameras
+    }
+
+    def tell(camera: str, text: str) -> None:
+        log.warning("%s: %s", camera, text)
+        with contextlib.suppress(StorageError):
+            store.add_note(clock.utc_s(), "profile", text, stream=camera)
+
+    return Profiles(store, watching.__getitem__, tell)
+
+
+def reprofile_of(config: BoxConfig) -> ReprofileRules | None:
+    """When a profile is said to have grown old; None: never."""
+    scheduler = config.scheduler
+    if scheduler.reprofile == "off":
+        return None
+    return ReprofileRules(factor=scheduler.reprofile_factor, for_s=scheduler.reprofile_after_s)
+
+
+def sized(profiles: Profiles, serve: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:
+    """What serves a camera; where its profile turns the resolution, small pictures are not enlarged again."""
+    menu = profiles.menu(camera_id)
+    return serve(at_own_size(trained) if menu is not None and menu.reduces else trained, camera_id)
 
 
 def suited(configs: tuple[RetrainConfig, ...], model: Detector, name: str) -> tuple[RetrainConfig, ...]:

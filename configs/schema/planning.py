@@ -252,6 +252,15 @@ class SchedulerSection(Section):
         text="When knobs and inference shares are chosen: with every plan, or also between plans, when the work in the pictures "
         "changes (`seconds`, docs/serving.md). Not for fixed splits.",
     )
+    reprofile: Literal["off", "note"] = setting(
+        "note",
+        text="Say so (`note`) when a camera's profile (`driftbox profile`) has grown old: the scene drifted, or frames have long cost "
+        "more than `reprofile_factor` times what was profiled, or as much less.",
+    )
+    reprofile_factor: float = setting(
+        2.0, unit="ratio", gt=1, le=100, text="From which factor on the cost of a frame is another than was profiled."
+    )
+    reprofile_after_s: float = setting(120.0, unit="s", ge=0, le=86_400, text="For how long it must be so before it is said.")
 
     drift: DriftSection = setting(default_factory=DriftSection, text="When a camera is examined in full.")
     reuse: ReuseSection = setting(default_factory=ReuseSection, text="Earlier models, and models for several cameras.")

@@ -29,6 +29,8 @@ from streams.masks import masks_from
 from streams.samples import SampleStore
 from streams.url import SourceKind, SourceUrl
 
+#: Rate at which a camera is watched that is to be watched as it comes; as the box itself does.
+USUAL_FPS = 5.0
 #: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `edge.runtime.STRIDES`.
 Curve = Sequence[tuple[int, float]]
 
@@ -65,6 +67,7 @@ class Subject:
     golden: Callable[[], Detector]
     scoring: Scoring
     footage: Footage
+    watched_fps: float = 5.0
     on_gpu: bool = False
     input_px: int = 320
     curve: Curve = ((1, 1.0),)
@@ -87,7 +90,7 @@ def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, t
     path = options.video or (Path(url.path) if url.kind is SourceKind.FILE and entry.url.scheme != "rendered" else None)
     if path is not None:
         return clips.of_video(
-            path, camera=entry.id, fps=entry.fps, start_s=options.start_s, seconds=options.clip_s, masks=masks_from(entry.masks),
+            path, camera=entry.id, fps=entry.fps or USUAL_FPS, start_s=options.start_s, seconds=options.clip_s, masks=masks_from(entry.masks),
             regions=task.wants_regions, height_px=entry.height_px,
         )  # fmt: skip
     folder = config.box.data_dir / "samples"
@@ -96,7 +99,7 @@ def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, t
             f"{entry.id} has no samples in {config.box.data_dir}", subject=entry.id,
             remedy="let the box run for a while, or give a recording with --video",
         )  # fmt: skip
-    return clips.of_samples(SampleStore(folder), entry.id, fps=entry.fps or 5.0)
+    return clips.of_samples(SampleStore(folder), entry.id, fps=entry.fps or USUAL_FPS)
 
 
 def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = silent) -> CameraProfile:
@@ -178,7 +181,7 @@ def _profile(subject: Subject, options: ProfileOptions, found: Found, truth: Tru
     return CameraProfile(
         camera=subject.camera, task=subject.task.name, model=subject.model, golden=subject.golden_name,
         quality_name=subject.task.quality_name, source=footage.source, clip_s=footage.clip.seconds, frames=len(truth.labels),
-        fps=footage.fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu", measured_utc=time.time(), beta=options.beta,
+        fps=footage.fps, watched_fps=subject.watched_fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu", measured_utc=time.time(), beta=options.beta,
         options=tuple(sorted(measured, key=lambda o: -o.demand)), cost=cost, left_out=found.left_out, assumed=assumed,
         serving={chain.MODEL: subject.model, chain.FORM: subject.form},
     )  # fmt: skip
@@ -264,7 +267,7 @@ def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, devic
     return Subject(
         camera=camera, task=task, model=model, form=chain.TRAINED, load=load, golden_name=golden,
         golden=lambda: task.load_golden(golden, device=device), scoring=scoring,
-        footage=footage_of(config, entry, options, task), on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
+        footage=footage_of(config, entry, options, task), watched_fps=entry.fps or USUAL_FPS, on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
     )  # fmt: skip
 
 

@@ -77,7 +77,8 @@ class LeftOut(_Part):
 class CameraProfile(_Part):
     """See `docs/serving.md`. model: that serves the camera (arch and size); golden: whose labels were the truth; quality_name:
     F1 or
-    accuracy; source: where the clip came from; fps: the full rate; options: all that were measured, dearest first; machine, device:
+    accuracy; source: where the clip came from; fps: the full rate; watched_fps: at which the camera is to be
+    watched (a clip may have less); options: all that were measured, dearest first; machine, device:
     where; assumed: what was not measured but taken from elsewhere, in words; serving: values of the knobs that a live box cannot turn,
     as it serves now."""
 
@@ -91,6 +92,7 @@ class CameraProfile(_Part):
     clip_s: float = Field(gt=0)
     frames: int = Field(ge=1)
     fps: float = Field(gt=0)
+    watched_fps: float = Field(gt=0)
     machine: str = ""
     device: str = "cpu"
     measured_utc: float = 0.0
@@ -198,8 +200,8 @@ def refusal(profile: CameraProfile, *, task: str, model: str, fps: float, machin
         return f"it was made for the task {profile.task}, the camera's is {task}"
     if profile.model != model:
         return f"it was made with {profile.model}, {model} serves"
-    if fps > 0 and abs(profile.fps - fps) > SAME_RATE_FRAC * fps:
-        return f"it was made at {profile.fps:g} frames/s, the camera is watched at {fps:g}"
+    if abs(profile.watched_fps - fps) > SAME_RATE_FRAC * fps:
+        return f"it was made for {profile.watched_fps:g} frames/s, the camera is watched at {fps:g}"
     if profile.machine != machine:
         return f"it was made on another machine ({profile.machine}; this is {machine})"
     return ""
