@@ -86,7 +86,7 @@ def test_a_password_is_seen_nowhere() -> None:
             input=json.dumps(urls),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             cwd=ROOT,
         )
     finally:

@@ -22,7 +22,7 @@ from streams.encode import write_video
 from streams.source import CameraState
 from streams.url import SourceUrl
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 FRAMES = 30
 FPS = 20.0
 

@@ -22,11 +22,12 @@ from streams.masks import Mask
 from streams.rtsp_process import MountSpec, RtspServerProcess
 from streams.rtsp_server import AccessUnit, FrameFeed, Pictures, RtspServer
 from streams.source import CameraState
+from tests.support.pace import slowness
 
 FPS = 20.0
 WIDTH, HEIGHT = 160, 96
-#: Longer than anything here should take, shorter than patience.
-PATIENCE_S = 20.0
+#: Longer than anything here takes on a slow machine, shorter than a test may take.
+PATIENCE_S = 120.0
 
 
 def picture(index: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
@@ -282,11 +283,11 @@ def test_a_killed_camera_is_noticed_and_shows_soon_after_it_returns(server: Rtsp
         fresh_frame(camera)
         server.kill()
         took_s = wait_until(lambda: camera.status().state is not CameraState.LIVE, "not live")
-        assert took_s < 5.0
+        assert took_s < 5.0 * slowness()
         wait_until(lambda: camera.status().code is StreamErrorCode.NETWORK, "the port is closed")
         server.start()
         returned_s = time.monotonic()
-        assert fresh_frame(camera).captured_s - returned_s < 3.0
+        assert fresh_frame(camera).captured_s - returned_s < 3.0 * slowness()
         wait_until(lambda: camera.status().state is CameraState.LIVE, "live")
         assert camera.status().code is None
         assert camera.status().reconnects == 1
@@ -298,14 +299,14 @@ def test_a_hung_camera_is_noticed_and_shows_soon_after_it_goes_on(server: RtspSe
         fresh_frame(camera)
         server.hang("cam")
         took_s = wait_until(lambda: camera.status().state is CameraState.STALLED, "stalled")
-        assert took_s < 5.0
+        assert took_s < 5.0 * slowness()
         assert camera.status().code is StreamErrorCode.TIMEOUT
         assert camera.status().error
         wait_until(lambda: camera.status().state is not CameraState.STALLED, "given up")
         assert camera.status().state is CameraState.WAITING, "and not taken for alive because of a half-read packet"
         server.resume("cam")
         resumed_s = time.monotonic()
-        assert fresh_frame(camera).captured_s - resumed_s < 3.0
+        assert fresh_frame(camera).captured_s - resumed_s < 3.0 * slowness()
 
 
 def test_a_short_silence_is_no_reason_to_connect_anew(server: RtspServer) -> None:

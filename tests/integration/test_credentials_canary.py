@@ -24,7 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 CANARY = "zzCANARYzz"
@@ -32,7 +32,7 @@ CANARY = "zzCANARYzz"
 PASSWORD, WRONG, BROKER = f"{CANARY}/1@2:3", f"{CANARY}-wrong", f"{CANARY}-mqtt"
 FORMS = [CANARY.encode()] + [base64.b64encode(f"viewer:{word}".encode()) for word in (PASSWORD, WRONG)]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-WITHIN_S = 90.0
+WITHIN_S = 300.0
 
 
 def free_port() -> int:
@@ -147,7 +147,7 @@ def test_the_canary_is_seen_nowhere(tmp_path: Path, cameras: RtspServerProcess, 
         def states() -> dict[str, Any]:
             assert box.poll() is None, output.read_text()[-3000:]
             try:
-                status = httpx.get(f"{web}/api/v1/status", timeout=10).json()
+                status = httpx.get(f"{web}/api/v1/status", timeout=60).json()
             except httpx.TransportError:
                 return {}
             return {camera["id"]: camera for camera in status["cameras"]} | {"outcomes": status["outcomes"]}
@@ -157,7 +157,7 @@ def test_the_canary_is_seen_nowhere(tmp_path: Path, cameras: RtspServerProcess, 
         eventually(lambda: states()["outcomes"], "a window closes")
         if port:
             eventually(lambda: any(b"/camera/refused/" in message for message in heard), "MQTT tells of the camera")
-        seen |= {path: httpx.get(web + path, timeout=10).content for path in ("/", "/api/v1/status", "/healthz", "/readyz")}
+        seen |= {path: httpx.get(web + path, timeout=60).content for path in ("/", "/api/v1/status", "/healthz", "/readyz")}
         seen |= of_processes(box.pid) | of_folder(tmp_path / "data")
         seen["doctor"] = answered("doctor", config)
         seen["doctor --json"] = answered("doctor", config, "--json")
@@ -165,7 +165,7 @@ def test_the_canary_is_seen_nowhere(tmp_path: Path, cameras: RtspServerProcess, 
         seen["check"] = answered("check", config, "--json")
         seen["second box"] = answered("run", config, "--debug")
         box.send_signal(signal.SIGINT)
-        assert box.wait(timeout=60) == 0
+        assert box.wait(timeout=WITHIN_S) == 0
     finally:
         box.kill()
         box.wait()

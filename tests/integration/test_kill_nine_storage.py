@@ -241,7 +241,7 @@ except StorageError as error:
 assert len(store.notes(10_000)) == n
 print(*codes)
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["full", "full", "db"]
 

@@ -21,7 +21,7 @@ from models.labelled import LabelledImage
 from scheduler import events as ev
 from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.labelled_folder import labelled_folder
-from tests.support.live_box import LiveBox
+from tests.support.live_box import WAIT_S, LiveBox
 
 BOX = {"class": "bus", "xyxy": [3, 3, 60, 50]}
 
@@ -39,7 +39,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 def test_labels_are_corrected_over_a_real_connection(served: tuple[str, Path]) -> None:
     url, folder = served
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         page = client.get("/api/v1/labels", params={"unsure": "true", "limit": 2}).json()
         assert page["labels"][0]["unsure"] == 1
         path = f"/api/v1/labels/{page['labels'][0]['sample']}"
@@ -67,7 +67,7 @@ def test_whoever_is_not_here_is_refused_over_a_real_connection(
     served: tuple[str, Path], headers: dict[str, str], status: int
 ) -> None:
     url, folder = served
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         body = json.dumps({"boxes": []})
         answer = client.put("/api/v1/labels/gate/0/0", content=body, headers={"Content-Type": "application/json"} | headers)
     assert answer.status_code == status
@@ -81,7 +81,7 @@ def test_a_body_without_end_is_cut_off(served: tuple[str, Path]) -> None:
         for _ in range(100):
             yield b" " * 65536
 
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         try:
             answer = client.put("/api/v1/labels/gate/0/0", content=endless(), headers={"Content-Type": "application/json"})
             assert answer.status_code == 413
@@ -122,7 +122,7 @@ def test_the_next_retraining_learns_what_a_person_said(tmp_path: Path, monkeypat
     with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
         labels = FolderLabels(tmp_path / "data")
         corrected: set[str] = set()
-        with WebServer(box.status, host="127.0.0.1", port=0, labels=labels) as server, httpx.Client(timeout=30) as client:
+        with WebServer(box.status, host="127.0.0.1", port=0, labels=labels) as server, httpx.Client(timeout=120) as client:
 
             def correct_what_is_new() -> bool:
                 """Frames that nobody has labelled yet, while the box samples and labels beside it."""
@@ -150,7 +150,7 @@ def test_a_command_corrects_while_the_box_runs(tmp_path: Path, monkeypatch: pyte
         row = labels.list(LabelQuery(by="golden", limit=1)).labels[0]
         done = subprocess.run(
             [sys.executable, "-m", "edge", "labels", "ignore", row.sample, "--data-dir", str(tmp_path / "data"), "--json"],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
         assert (done.returncode, json.loads(done.stdout)["state"]) == (0, "ignored")
         box.wait_frames("a")

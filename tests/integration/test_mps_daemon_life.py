@@ -17,6 +17,7 @@ import pytest
 from configs.errors import EnvironmentLacking
 from edge.gpu import mps_daemon
 from edge.gpu.mps_daemon import SOCKET_PATH_MAX, MpsDaemon, ServerState, other_daemons, runtime_root
+from tests.support.pace import slowness
 
 pytestmark = pytest.mark.slow
 FAKE = (sys.executable, "-m", "edge.gpu.fake_mps")
@@ -38,7 +39,7 @@ def make(short: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     def daemon(name: str = "a", *, flaws: str = "", owner: str = "/data/box", **settings: object) -> MpsDaemon:
         monkeypatch.setenv("FAKE_MPS", flaws)
-        one = MpsDaemon(short / name, gpu="GPU-fake", owner=owner, control=FAKE, **{"ready_s": 5.0, **settings})  # type: ignore[arg-type]
+        one = MpsDaemon(short / name, gpu="GPU-fake", owner=owner, control=FAKE, **{"ready_s": 60.0, **settings})  # type: ignore[arg-type]
         made.append(one)
         return one
 
@@ -55,7 +56,7 @@ class Client:
     def __init__(self, daemon: MpsDaemon, env: dict[str, str] | None = None, *, pid: int = 4242) -> None:
         wanted = daemon.client_env() | (env or {})
         self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.link.settimeout(5.0)
+        self.link.settimeout(60.0)
         self.link.connect(str(daemon.pipe_dir / "control"))
         self.lines = self.link.makefile("r")
         hello = {
@@ -93,7 +94,7 @@ def test_it_starts_answers_knows_its_clients_and_stops(make: Callable[..., MpsDa
     assert daemon.clients() == (4242,)
     assert not daemon.drain(timeout_s=0.1)
     client.leave()
-    assert daemon.drain(timeout_s=5.0)
+    assert daemon.drain(timeout_s=60.0)
     daemon.stop()
     assert daemon.state() is ServerState.GONE
     assert not alive(pid)
@@ -136,7 +137,7 @@ def test_a_fault_reaches_all_clients_and_the_daemon_is_back_when_they_have_gone(
     faulty.leave()
     assert daemon.state() is ServerState.FAULT  # one of them is still there
     innocent.leave()
-    assert daemon.recover(timeout_s=5.0) is True
+    assert daemon.recover(timeout_s=60.0) is True
     assert "pct" in Client(daemon, pid=4).answer
 
 
@@ -159,7 +160,7 @@ def test_a_daemon_that_was_killed_is_started_anew(make: Callable[..., MpsDaemon]
     pid = daemon._pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert mps_daemon._until(lambda: daemon.state() is ServerState.GONE, 5.0)
+    assert mps_daemon._until(lambda: daemon.state() is ServerState.GONE, 60.0)
     assert daemon.recover(timeout_s=0.2) is False
     assert daemon.state() is ServerState.ACTIVE
 
@@ -173,7 +174,7 @@ def test_a_daemon_that_ends_while_it_is_asked_is_gone(make: Callable[..., MpsDae
         pid = daemon._pid()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert mps_daemon._until(lambda: not alive(pid), 10.0)
+        assert mps_daemon._until(lambda: not alive(pid), 60.0)
         return ask(command)
 
     monkeypatch.setattr(daemon, "ask", dies)
@@ -248,7 +249,7 @@ def test_files_of_a_daemon_that_is_gone_are_no_obstacle(make: Callable[..., MpsD
     pid = daemon._pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert mps_daemon._until(lambda: not alive(pid), 5.0)
+    assert mps_daemon._until(lambda: not alive(pid), 60.0)
     (daemon.pipe_dir / mps_daemon.PID_FILE).write_text(str(os.getpid()))  # its id was used again, by something else
     again = make()
     again.start()
@@ -266,7 +267,7 @@ def test_no_permission_is_said_with_what_to_do(make: Callable[..., MpsDaemon]) -
 
 
 def test_a_driver_without_mps_is_said_and_no_daemon_is_left(make: Callable[..., MpsDaemon]) -> None:
-    daemon = make(flaws="no-server", ready_s=0.5)
+    daemon = make(flaws="no-server", ready_s=0.5 * slowness())
     with pytest.raises(EnvironmentLacking, match="server does not start.*not supported") as caught:
         daemon.start()
     assert "driver" in caught.value.remedy
@@ -288,7 +289,7 @@ def test_a_program_that_may_not_be_run_is_said(short: Path) -> None:
 
 
 def test_a_daemon_that_does_not_answer_holds_nobody_up(make: Callable[..., MpsDaemon]) -> None:
-    daemon = make(flaws="mute", answer_s=0.5, ready_s=0.5)
+    daemon = make(flaws="mute", answer_s=0.5, ready_s=0.5 * slowness())
     with pytest.raises(EnvironmentLacking, match="does not answer"):
         daemon.start()
     daemon.stop(timeout_s=0.1)
@@ -353,9 +354,9 @@ def test_the_stand_in_refuses_a_second_daemon_and_an_unknown_shell(make: Callabl
     daemon = make()
     env = os.environ | dict(daemon._daemon_env())
     daemon._make_folders()
-    asked = subprocess.run([*FAKE], input="ps\n", env=env, capture_output=True, text=True, timeout=20)
+    asked = subprocess.run([*FAKE], input="ps\n", env=env, capture_output=True, text=True, timeout=120)
     assert (asked.returncode, asked.stdout.strip()) == (1, "Cannot find MPS control daemon process")
     daemon.start()
-    second = subprocess.run([*FAKE, "-d"], env=env, capture_output=True, text=True, timeout=20)
+    second = subprocess.run([*FAKE, "-d"], env=env, capture_output=True, text=True, timeout=120)
     assert second.returncode == 1
     assert "already running" in second.stdout

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.mqtt
 ROOT = Path(__file__).parents[2]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 PASSWORD = "c4n4ry-s3cret"
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 
 
 def eventually(condition: Callable[[], Any], what: str) -> Any:
@@ -212,7 +212,7 @@ def test_a_killed_box_is_offline(broker: Broker, tmp_path: Path) -> None:
         mqtt = MqttSection(enabled=True, port={broker.port})
         outbox = Store(Path({str(tmp_path / "killed.db")!r}))
         MqttPublisher(mqtt, site="home", box="demo", source=FakeSource(), outbox=outbox).start()
-        time.sleep(60)
+        time.sleep(600)
     """
     listener = Listener(broker.port)
     box = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT)

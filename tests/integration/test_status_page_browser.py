@@ -15,6 +15,8 @@ from edge.web.serve import WebServer
 
 pytestmark = pytest.mark.browser
 
+#: Of the browser for whatever a test waits for.
+PATIENCE_MS = 120_000.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -43,6 +45,7 @@ class Visit:
 
     def __init__(self, browser: Any, url: str, *, width_px: int = 1200) -> None:
         self.page = browser.new_page(viewport={"width": width_px, "height": 900})
+        self.page.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.foreign: list[str] = []
         self.page.on("console", lambda message: message.type == "error" and self.complaints.append(message.text))
@@ -129,7 +132,7 @@ def test_it_fits_a_phone(browser: Any, server: WebServer) -> None:
 def test_a_box_that_went_away_is_told(browser: Any) -> None:
     with WebServer(FakeSource(), host="127.0.0.1", port=0) as server:
         page = Visit(browser, server.url).page
-    page.wait_for_selector("#lost:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#lost:not([hidden])", timeout=PATIENCE_MS)
     assert "has not answered since" in page.locator("#lost").inner_text()
     page.close()
 
