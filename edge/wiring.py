@@ -35,8 +35,8 @@ from edge.labels_admin import FolderLabels
 from edge.logs import set_up_logging
 from edge.pool.front import PoolFront
 from edge.pool.pool import Pool
-from edge.profiler.command import USUAL_FPS
 from edge.profiler.live import Profiles, Watching
+from edge.profiler.profile import USUAL_FPS
 from edge.resolution import at_own_size
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
@@ -418,8 +418,11 @@ def profiles_of(config: BoxConfig, store: Store, clock: Clock) -> Profiles:
     """The cameras' stored profiles; one that does not fit is said in the log and the database."""
     watching = {
         entry.id: Watching(
-            task=entry.task, model=entry.edge or config.models.for_task(entry.task).edge, fps=entry.fps or USUAL_FPS, machine=machine()
-        )
+            task=entry.task,
+            model=entry.edge or config.models.for_task(entry.task).edge,
+            fps=entry.fps or USUAL_FPS,
+            machine=machine(),
+        )  # fmt: skip
         for entry in config.active_cameras
     }
 

@@ -15,7 +15,7 @@ from edge.profiler.clips import CLIP_S, Footage, Truth
 from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import LabelJudge, Measurer, Where
 from edge.profiler.models import ReadyModels
-from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost, read_profile
+from edge.profiler.profile import USUAL_FPS, CameraProfile, MeasuredOption, ProfilingCost, read_profile
 from edge.profiler.profiler import BETA, PROBE_FRAC, Found, Plan, Told, exhaustive, greedy, silent
 from edge.queries.base import Cost, Meter, Tools
 from edge.store.folder import DataFolder
@@ -29,8 +29,6 @@ from streams.masks import masks_from
 from streams.samples import SampleStore
 from streams.url import SourceKind, SourceUrl
 
-#: Rate at which a camera is watched that is to be watched as it comes; as the box itself does.
-USUAL_FPS = 5.0
 #: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `edge.runtime.STRIDES`.
 Curve = Sequence[tuple[int, float]]
 
@@ -90,7 +88,8 @@ def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, t
     path = options.video or (Path(url.path) if url.kind is SourceKind.FILE and entry.url.scheme != "rendered" else None)
     if path is not None:
         return clips.of_video(
-            path, camera=entry.id, fps=entry.fps or USUAL_FPS, start_s=options.start_s, seconds=options.clip_s, masks=masks_from(entry.masks),
+            path, camera=entry.id, fps=entry.fps or USUAL_FPS, start_s=options.start_s, seconds=options.clip_s,
+            masks=masks_from(entry.masks),
             regions=task.wants_regions, height_px=entry.height_px,
         )  # fmt: skip
     folder = config.box.data_dir / "samples"
@@ -181,7 +180,8 @@ def _profile(subject: Subject, options: ProfileOptions, found: Found, truth: Tru
     return CameraProfile(
         camera=subject.camera, task=subject.task.name, model=subject.model, golden=subject.golden_name,
         quality_name=subject.task.quality_name, source=footage.source, clip_s=footage.clip.seconds, frames=len(truth.labels),
-        fps=footage.fps, watched_fps=subject.watched_fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu", measured_utc=time.time(), beta=options.beta,
+        fps=footage.fps, watched_fps=subject.watched_fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu",
+        measured_utc=time.time(), beta=options.beta,
         options=tuple(sorted(measured, key=lambda o: -o.demand)), cost=cost, left_out=found.left_out, assumed=assumed,
         serving={chain.MODEL: subject.model, chain.FORM: subject.form},
     )  # fmt: skip
@@ -267,7 +267,8 @@ def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, devic
     return Subject(
         camera=camera, task=task, model=model, form=chain.TRAINED, load=load, golden_name=golden,
         golden=lambda: task.load_golden(golden, device=device), scoring=scoring,
-        footage=footage_of(config, entry, options, task), watched_fps=entry.fps or USUAL_FPS, on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
+        footage=footage_of(config, entry, options, task), watched_fps=entry.fps or USUAL_FPS,
+        on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from configs.errors import StorageError
 from scheduler.types import KnobProfile
 from scheduler.videostorm.search import pareto as front_of
 
+#: Rate at which a camera is watched that is to be watched as it comes; as the box itself does.
+USUAL_FPS = 5.0
 #: Share kept on top of the measured demand, so that an average share carries an uneven load; the same as for default profiles.
 HEADROOM = 1.15
 #: Rates nearer than this to each other are one.
