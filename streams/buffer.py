@@ -41,6 +41,9 @@ class PacketQueue(Generic[T]):
         """Whether `put` would drop nothing (an empty queue takes anything that it can take at all)."""
         return not self._items or (self.size_bytes + item.size_bytes <= self.max_bytes and len(self._items) < self.max_packets)
 
+    def half_empty(self) -> bool:
+        return 2 * self.size_bytes <= self.max_bytes and 2 * len(self._items) <= self.max_packets
+
     def put(self, item: T) -> None:
         """Adds a packet, and makes room when that is too much. Packets before the first keyframe are of no use and left out."""
         if self._needs_keyframe and not item.keyframe:

@@ -66,6 +66,9 @@ QUEUE_BYTES = 8 * 1024 * 1024
 QUEUE_PACKETS = 1024
 #: Nothing is decoded when nobody has asked for a frame for this long.
 DEMAND_S = 5.0
+#: How often, at most, a reader looks for signs of trouble that no packet tells.
+_CHECK_S = 0.1
+_PACKET = Packet()
 #: Packets came for this long and not one picture came out of them: opened anew, with code `codec`.
 UNDECODABLE_S = 3.0
 
@@ -414,20 +417,25 @@ class PyavCamera:
             self._undecoded_since_s = None
             self._size_px = (stream.codec_context.width, stream.codec_context.height)
             self._rate.restart(session.fps)
-        packets = container.demux()
+        packets, ours = container.demux(), stream.index
+        checked_s = float("-inf")
         while not self._stopping.is_set():
             asked_s = self._clock.now_s()
             packet = next(packets, None)
             if packet is None or (packet.size == 0 and packet.dts is None):
                 break
+            now_s = self._clock.now_s()
             # A read that times out first gives the half-read packet before it, which would pass for a sign of life.
-            if self._clock.now_s() - asked_s >= self._machine.policy.give_up_s and container.format.name in _LIVE_FORMATS:
+            if now_s - asked_s >= self._machine.policy.give_up_s and container.format.name in _LIVE_FORMATS:
                 raise TimeoutError("no video came for too long")
-            if packet.stream_index == stream.index and packet.size:
-                if pace is not None and self._clock.wait(self._stopping, pace.wait_s(packet, self._clock.now_s())):
+            if packet.stream_index == ours and packet.size:
+                wait_s = pace.wait_s(packet, now_s) if pace is not None else 0.0
+                if wait_s > 0 and self._clock.wait(self._stopping, wait_s):
                     break
                 self._take(packet, session, pace)
-            self._check()
+            if now_s - checked_s >= _CHECK_S:
+                self._check()
+                checked_s = now_s
         finite = pace is not None and container.duration is not None
         if finite:
             self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
@@ -460,7 +468,7 @@ class PyavCamera:
             if item.size_bytes:
                 self._captured_s = max(self._captured_s, item.times_s[0])
                 self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=media_s(item.packet))
-                self._machine.handle(Packet(), self._clock.now_s())
+                self._machine.handle(_PACKET, self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
             elif self._awaited is _Awaited.PACKET or (self._awaited is _Awaited.KEYFRAME and item.keyframe):
@@ -517,8 +525,10 @@ class PyavCamera:
             self._awaited = _Awaited.PACKET if head is None else _Awaited.NOTHING
             return [], False, 0.5
         if not self._realtime:
-            self._room.notify_all()
-            return [self._queue.pop()], False, 0.0
+            item = self._queue.pop()
+            if self._queue.half_empty():
+                self._room.notify_all()  # not for each packet: the reader then reads many at a time
+            return [item], False, 0.0
         wait_s = self._rate.wait_s(self._clock.now_s())
         if wait_s > 0:
             return [], False, wait_s

@@ -12,8 +12,16 @@ RESYNC_S = 2.0
 
 def media_s(packet: AvPacket) -> float | None:
     """The packet's own time, in seconds from anywhere."""
-    stamp = packet.dts if packet.dts is not None else packet.pts
-    return float(stamp * packet.time_base) if stamp is not None and packet.time_base else None
+    return _seconds(packet.dts if packet.dts is not None else packet.pts, packet)
+
+
+def _seconds(stamp: int | None, packet: AvPacket) -> float | None:
+    base = packet.time_base
+    if stamp is None or not base:
+        return None
+    # What float(stamp * base) says, without making fractions: those took longer than anything else that is done for a packet.
+    ticks, per_s = base.as_integer_ratio()
+    return stamp * ticks / per_s
 
 
 class Pace:
@@ -30,9 +38,9 @@ class Pace:
         return self._base_s + self._since_first(stamp, packet)
 
     def _since_first(self, stamp: int | None, packet: AvPacket) -> float:
-        if stamp is None or packet.time_base is None:
+        at_s = _seconds(stamp, packet)
+        if at_s is None:
             return 0.0
-        at_s = float(stamp * packet.time_base)
         self._first_s = at_s if self._first_s is None else self._first_s
         return max(0.0, at_s - self._first_s)
 

@@ -86,6 +86,20 @@ def test_bytes_are_bounded_too() -> None:
     assert (len(target), target.size_bytes) == (0, 0)
 
 
+def test_half_empty_is_half_of_both_bounds() -> None:
+    target = queue(max_bytes=100, max_packets=4)
+    assert target.half_empty()
+    target.put(Coded(0, True, 50))
+    assert target.half_empty()
+    target.put(Coded(1, False, 1))
+    assert not target.half_empty()
+    target = queue(max_bytes=100, max_packets=4)
+    fill(target, "KPP")
+    assert not target.half_empty()
+    target.pop()
+    assert target.half_empty()
+
+
 def test_skipping_to_the_newest_keyframe_is_no_loss() -> None:
     target = queue()
     fill(target, "KPKPKPP")
