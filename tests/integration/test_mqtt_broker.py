@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,18 +97,23 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 class Listener:
-    """Everything a consumer sees: (topic, payload, retained) in order. Stays over broker restarts."""
+    """Everything a consumer sees: (topic, payload, retained) in order, from the end of its making on. Stays over broker restarts;
+    subscribed: whether the broker will tell it of what is published now."""
 
     def __init__(self, port: int, *, username: str | None = None, password: str | None = None) -> None:
         self.seen: list[tuple[str, bytes, bool]] = []
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"listener-{time.monotonic_ns()}")
         if username:
             self._client.username_pw_set(username, password)
+        self.subscribed = threading.Event()
         self._client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
+        self._client.on_subscribe = lambda *_: self.subscribed.set()
+        self._client.on_disconnect = lambda *_: self.subscribed.clear()
         self._client.on_message = lambda _, __, m: self.seen.append((m.topic, m.payload, bool(m.retain)))
         self._client.reconnect_delay_set(1, 1)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
+        eventually(self.subscribed.is_set, "the subscription stands")
 
     def of(self, ending: str) -> list[bytes]:
         return [payload for topic, payload, _ in list(self.seen) if topic.endswith(ending)]
@@ -168,6 +174,10 @@ def test_a_broker_that_restarts_loses_nothing(broker: Broker, store: Store) -> N
         return status.model_copy(update={"notes": (*reversed(extra), *status.notes)})
 
     source.status = busier  # type: ignore[method-assign]
+    eventually(lambda: not listener.subscribed.is_set(), "the listener too has lost it")
+    send = publisher._send
+    # The broker keeps nothing for a listener that comes back later than the box.
+    publisher._send = lambda: send() if listener.subscribed.is_set() else None  # type: ignore[method-assign]
     eventually(lambda: store.outbox_len() >= 20, "messages wait")
     before = len(listener.seen)
     broker.start()
