@@ -199,6 +199,19 @@ def _usual_params(entry: Mapping[str, Any], transform: str) -> dict[str, Any]:
     return usual
 
 
+def own_models(entry: Mapping[str, Any], task: str) -> list[str]:
+    """Nodes of a query that ask a model beside the camera's own: their places. entry: a query without problems."""
+    usual = "classify" if task == CLASSIFICATION else "detect"
+    found: list[str] = []
+    for place, node in _with_places(entry, task) if _has_a_shape(entry) and not list(_of_form(entry)) else ():
+        of_query = (entry.get("knobs") or {}).get(f"{node['id']}.model")
+        models = of_query or node["knobs"].get("model") or ("",)
+        asks = node["transform"] in ("detect", "classify")
+        if asks and (node["transform"] != usual or any(model for model in models)):
+            found.append(place)
+    return found
+
+
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs.queries import query_problems
+from configs.queries import own_models, query_problems
 from configs.tasks import DETECTION
 
 #: Sections and defaults the rules need; kept true by a test against the schema.
@@ -17,9 +17,14 @@ DEFAULTS: dict[tuple[str, str], int] = {
 }
 
 
+#: `scheduler.serving` without a queue.
+OWN = "own"
+_NEEDS_QUEUE = "asks a model beside the camera's own, which runs through the queue: set scheduler.serving to orloj"
+
+
 def cross_problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(field path, text) of every broken rule. `data`: the configuration as plain mappings and lists, possibly wrong."""
-    return [*_duplicate_cameras(data.get("cameras")), *_queries(data.get("cameras")), *_shares(data), *_serving(data)]
+    return [*_duplicate_cameras(data.get("cameras")), *_queries(data), *_shares(data), *_serving(data)]
 
 
 def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
@@ -34,8 +39,10 @@ def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
     ]
 
 
-def _queries(cameras: object) -> list[tuple[str, str]]:
-    """Of every camera's queries: names that stand twice, and what is wrong with their nodes."""
+def _queries(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of every camera's queries: names that stand twice, what is wrong with their nodes, and models that nobody could run."""
+    cameras, scheduler = data.get("cameras"), data.get("scheduler")
+    queue = isinstance(scheduler, Mapping) and scheduler.get("serving", OWN) != OWN
     if not isinstance(cameras, Sequence) or isinstance(cameras, str):
         return []
     found: list[tuple[str, str]] = []
@@ -53,7 +60,10 @@ def _queries(cameras: object) -> list[tuple[str, str]]:
             if isinstance(name, str) and name in names:
                 found.append((f"{path}.name", f"another query of this camera is called '{name}'; every query needs its own"))
             names.append(name)
-            found += [(f"{path}.{place}", text) for place, text in query_problems(query, task if isinstance(task, str) else "")]
+            problems = query_problems(query, task if isinstance(task, str) else "")
+            if not problems and not queue and isinstance(task, str):
+                problems = [(place, _NEEDS_QUEUE) for place in own_models(query, task)]
+            found += [(f"{path}.{place}", text) for place, text in problems]
     return found
 
 

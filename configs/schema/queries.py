@@ -75,7 +75,6 @@ class QueryEntry(Section):
     quality_weight: float = setting(1.0, unit="per 1", ge=0, le=1000, text="What quality above the goal is worth.")
     quality_penalty: float = setting(1.0, unit="per 1", ge=0, le=1000, text="What quality below the goal costs.")
     lag_weight: float = setting(1.0, unit="per s", ge=0, le=1000, text="What every second beyond the lag goal costs.")
-    may_lag: bool = setting(False, text="A recording that may be worked off later; else the newest frame wins.")
     enabled: bool = setting(True, text="Run this query.")
 
     @field_validator("name")

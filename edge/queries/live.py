@@ -19,6 +19,7 @@ from configs.errors import DriftboxError, UsageError, redact
 from configs.schema.queries import QueryEntry
 from edge.clock import Clock
 from edge.inference import Shown
+from edge.pool.turn import Turn, taken
 from edge.queries.base import Cost, KnobValue, Meter, QuerySpec, Scene, Setting, Told, Tools, scene_of
 from edge.queries.registry import query_spec
 from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
@@ -28,7 +29,8 @@ log = logging.getLogger("driftbox")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """One node of a running query. cpu_s, gpu_s: mean of a frame; faults: how often it raised, hung, gave nonsense."""
+    """One node of a running query. cpu_s, gpu_s: mean of a frame; faults: how often it raised, hung, gave nonsense; late: how often a
+    model that it asks gave the frame up."""
 
     id: str
     transform: str
@@ -36,6 +38,7 @@ class NodeReport:
     cpu_s: float
     gpu_s: float
     faults: Mapping[str, int]
+    late: int
     boxes_left_out: int
     last_error: str
 
@@ -59,15 +62,17 @@ class QueryReport:
     nodes: tuple[NodeReport, ...] = ()
 
 
-def specs_of(entries: Iterable[QueryEntry], *, task: str) -> tuple[tuple[QuerySpec, ...], dict[str, str]]:
-    """The queries that can run, and the name and reason of each that cannot (a package that does not import, say). task: of their
-    camera."""
+def specs_of(
+    entries: Iterable[QueryEntry], *, task: str, may_lag: bool = False
+) -> tuple[tuple[QuerySpec, ...], dict[str, str]]:
+    """The queries that can run, and the name and reason of each that cannot (a package that does not import, say). task, may_lag: of
+    their camera."""
     usable, broken = [], {}
     for entry in entries:
         if not entry.enabled:
             continue
         try:
-            usable.append(query_spec(entry, task=task))
+            usable.append(query_spec(entry, task=task, may_lag=may_lag))
         except Exception as error:  # ours, or whatever a stranger's class does
             broken[entry.name] = redact(str(error) if isinstance(error, DriftboxError) else f"{type(error).__name__}: {error}")
     return tuple(usable), broken
@@ -106,8 +111,11 @@ class CameraQueries:
     # --- called by others ---------------------------------------------------------------------------------------------
 
     def on_shown(self, shown: Shown) -> None:
-        """A frame the camera's worker has analysed. Returns at once; called by the worker's thread."""
-        self.offer(scene_of(shown.frame, shown=shown.detections))
+        """A frame the camera's worker has analysed. Returns at once and never raises; called by the worker's thread."""
+        try:
+            self.offer(scene_of(shown.frame, shown=shown.detections))
+        except Exception:  # whatever it is, the camera goes on
+            log.exception("%s: a frame could not be handed to the queries", self.camera_id)
 
     def offer(self, scene: Scene) -> None:
         """A frame to look at. Returns at once; it takes the place of one that still waits."""
@@ -170,7 +178,8 @@ class CameraQueries:
     def _run(self) -> None:
         while (scene := self._next()) is not None:
             try:
-                outcomes = self.runner.step(scene)
+                with taken(Turn(deadline_s=self._deadline_s(scene))):
+                    outcomes = self.runner.step(scene)
             except GivenUp:
                 return  # another thread goes on
             with self._changed:
@@ -181,6 +190,12 @@ class CameraQueries:
                 self._changed.notify_all()
             for outcome in outcomes:
                 self._tell(outcome)
+
+    def _deadline_s(self, scene: Scene) -> float:
+        """Until when models that queries ask may answer: the longest of the lag goals."""
+        goals_s = [state.spec.lag_goal_s for state in self.runner.queries.values()]
+        began_s = self._clock.monotonic_s() if any(s.spec.may_lag for s in self.runner.queries.values()) else scene.at_s
+        return began_s + max(goals_s)
 
     def _next(self) -> Scene | None:
         """The next frame; None: the end."""
@@ -236,7 +251,7 @@ def _node_report(id: str, transform: str, stat: NodeStat) -> NodeReport:
     runs = max(1, stat.runs)
     return NodeReport(
         id=id, transform=transform, runs=stat.runs, cpu_s=stat.cost.cpu_s / runs, gpu_s=stat.cost.gpu_s / runs,
-        faults=dict(stat.faults), boxes_left_out=stat.boxes_left_out, last_error=stat.last_error,
+        faults=dict(stat.faults), late=stat.late, boxes_left_out=stat.boxes_left_out, last_error=stat.last_error,
     )  # fmt: skip
 
 

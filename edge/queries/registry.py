@@ -108,14 +108,14 @@ def build_query(spec: QuerySpec, tools: Tools, setting: Setting | None = None) -
     }
 
 
-def query_spec(entry: QueryEntry, *, task: str) -> QuerySpec:
-    """What the configuration says, as a query. entry: one that passed the configuration's checks; task: of its camera. Raises what
-    `transform_class` raises for a package's transform, UsageError for knobs that it does not have."""
+def query_spec(entry: QueryEntry, *, task: str, may_lag: bool = False) -> QuerySpec:
+    """What the configuration says, as a query. entry: one that passed the configuration's checks; task, may_lag: of its camera. Raises
+    what `transform_class` raises for a package's transform, UsageError for knobs that it does not have."""
     nodes = tuple(_node_spec(node) for node in expanded(entry.model_dump(), task))
     return QuerySpec(
         name=entry.name, nodes=nodes, quality_goal=entry.quality_goal, lag_goal_s=entry.lag_goal_s,
         quality_weight=entry.quality_weight, lag_weight_per_s=entry.lag_weight, quality_penalty=entry.quality_penalty,
-        may_lag=entry.may_lag,
+        may_lag=may_lag,
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from configs.errors import redact
+from configs.errors import JobCancelled, redact
+from edge.pool.turn import TooLate
 from edge.queries.base import (
     Cost,
     KnobValue,
@@ -38,6 +39,8 @@ from edge.queries.registry import build_node, transform_class
 
 #: Kinds of faults, as counted.
 RAISED, NONSENSE, HUNG = "raised", "nonsense", "hung"
+#: A model that a node asks gave the frame up: it counts, and is no fault.
+LATE = "late"
 
 
 class GivenUp(Exception):
@@ -75,11 +78,13 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class NodeStat:
-    """What a node of a query did. cost: of all its runs; shared nodes show the cost in every query that uses them."""
+    """What a node of a query did. cost: of all its runs; shared nodes show the cost in every query that uses them; late: frames that a
+    model it asks gave up."""
 
     runs: int = 0
     cost: Cost = field(default_factory=Cost)
     faults: Counter[str] = field(default_factory=Counter)
+    late: int = 0
     boxes_left_out: int = 0
     last_error: str = ""
 
@@ -283,6 +288,8 @@ class QueryRunner:
                 done[asked] = self._run(cell, inputs, epoch)
             run = done[asked]
             self._note(state.stats[id_], run)
+            if run.fault == LATE:
+                return None
             if run.fault:
                 self._failed(state, cell, id_, run, now_s)
                 return None
@@ -299,6 +306,8 @@ class QueryRunner:
             transform = self._ready(cell, transform, pending, interrupted)
             out, left_out = checked(transform.process(given[0], given[1:]), given[0])
             run = _Run(out, self._meter() - before, left_out=left_out)
+        except (TooLate, JobCancelled) as error:
+            run = _Run(None, self._meter() - before, LATE, said_of(error))
         except Exception as error:  # whatever a transform raises costs its query this frame, and nobody else anything
             kind = NONSENSE if isinstance(error, Nonsense) else RAISED
             run = _Run(None, self._meter() - before, kind, said_of(error))
@@ -337,7 +346,9 @@ class QueryRunner:
         stat.runs += run.ran
         stat.cost += run.cost
         stat.boxes_left_out += run.left_out
-        if run.fault:
+        if run.fault == LATE:
+            stat.late += 1
+        elif run.fault:
             stat.faults[run.fault] += 1
             stat.last_error = run.error
 
