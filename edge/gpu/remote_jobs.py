@@ -95,6 +95,7 @@ def _steps(processes: Processes, job: str, kind: str, /, *given: Any, **named: A
         try:
             answer = yield from _iterations(processes, job, kind, worker, settings, samples.root, sent, bound)
         except WorkerLost as error:
+            error.remedy = "the job is given up; see what else is said about it"
             processes.lost_process(job, error)
             raise
         finally:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,9 +18,9 @@ import pytest
 import torch
 
 from configs.errors import JobError
-from edge.gpu.base import Lane
+from edge.gpu.base import ChangeCost, Lane
 from edge.gpu.fake_mps import FakeClient
-from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib
+from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib, next_pct
 from edge.gpu.mps_daemon import MpsDaemon, ServerState
 from edge.gpu.remote import RemoteDetector, WorkerLost, WorkerProcess
 from edge.gpu.worker import ModelFile
@@ -53,7 +54,7 @@ class Bench:
         self.fail_next = False
         self.backend = MpsBackend(
             "GPU-fake", data_dir=folder / "data", memory_mib=10_000.0, daemon=self.daemon, blank=self.blank, device="cpu",
-            client="tests.support.remote_models:client", beat_s=3600.0, spare=spare,
+            client="tests.support.remote_models:client", beat_s=3600.0, spare=spare, builder="tests.support.remote_models:build",
         )  # fmt: skip
 
     def blank(self, before_kill: Callable[[int], object]) -> WorkerProcess:
@@ -92,7 +93,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def keep_gain(detector: rm.Rehearsing, path: Path, *, builder: str = "tests.support.remote_models:build") -> ModelFile:
     """Without torch, as the processes are."""
-    return rm.model_file(path, detector.gain)
+    return replace(rm.model_file(path, detector.gain), builder=builder)
 
 
 def until(true: Callable[[], bool], within_s: float = WAIT_S) -> bool:
@@ -349,6 +350,60 @@ def learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) 
         yield backend
         backend.close()
         assert daemon.state() is ServerState.GONE
+
+
+def test_a_learning_job_that_hangs_is_removed_and_its_process_ended(tmp_path: Path, bench: Bench) -> None:
+    bench.backend._builder, bench.backend._hung_s = "tests.support.remote_models:build_hanging", 0.5
+    other, other_lane = bench.serve("cam2/infer", 30.0)
+    lane = bench.backend.open_lane("gate/look/1")
+    bench.share(**{"gate/look/1": 50.0})
+    steps = bench.backend.steps("gate/look/1").look(
+        samples_in(tmp_path, labelled=False), DETECTION, rm.Rehearsing(), stream="gate", window=1, frames=4, version="v1"
+    )
+    caught: list[Exception] = []
+
+    def run() -> None:
+        try:
+            run_in_lane(steps, lane)
+        except JobError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert until(lambda: bool(bench.backend.faults()))
+    (fault,) = bench.backend.faults()
+    assert (fault.job, fault.code, fault.removed) == ("gate/look/1", "hung", True)
+    assert "its process is ended" in fault.text
+    assert "the others go on" in fault.remedy
+    thread.join(WAIT_S)
+    assert isinstance(caught[0], WorkerLost)
+    assert not bench.made[-1].alive
+    assert len(bench.backend.faults()) == 1, "told once"
+    frames(other, other_lane, 2)
+
+
+def test_work_conserving_gives_every_process_the_whole_gpu_and_changes_cost_nothing(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        daemon = MpsDaemon(Path(folder) / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
+        backend = MpsBackend(
+            "GPU-fake", data_dir=tmp_path, memory_mib=10_000.0, daemon=daemon, device="cpu", blank=rm.blank, spare=False,
+            client="tests.support.remote_models:client", mode="work-conserving",
+        )  # fmt: skip
+        try:
+            lane = backend.open_lane("cam1/infer", role="infer")
+            backend.open_lane("cam2/infer", role="infer")
+            backend.set_shares({"cam1/infer": 20.0, "cam2/infer": 80.0})
+            worker, settings = backend._blank_for("cam1/infer", next_pct(None, 20.0, backend._step_pct))
+            assert settings.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+            worker.kill()
+            assert backend.change_cost() == ChangeCost()
+            for _ in range(4):  # cam2 wants nothing: cam1 may have it all
+                with lane.iteration():
+                    rm._rehearse(rm.WORK)
+            report = backend.report(60.0)["cam1/infer"]
+            assert report.received_pct > report.promised_pct
+        finally:
+            backend.close()
 
 
 def samples_in(root: Path, *, labelled: bool) -> FileSamples:

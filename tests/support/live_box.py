@@ -11,24 +11,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from configs.files import Write
 from edge.box_status import RuntimeStatus
-from edge.clock import SystemClock
+from edge.clock import Clock, SystemClock
+from edge.gpu.base import ComputeBackend
 from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
-from edge.jobs import Scoring
+from edge.jobs import Scoring, here
 from edge.journal import Journal, read_segments
 from edge.replay import ReplayResult, replay
-from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
+from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles, trained_form
 from edge.samples import FileSamples
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
+from edge.wiring import hand_over, processes_of, serve_in_process
 from models.detector import Detector
 from models.fake import FakeDetector
 from models.tasks.base import Task
@@ -78,20 +81,25 @@ class LiveBox:
         cost_s: float = 0.0,
         shelf: type[Shelf] = Shelf,
         classify: Mapping[str, TickingCamera] | None = None,
+        backend: Callable[[Clock], ComputeBackend] | None = None,
     ) -> None:
         """config: as on a machine that is quick enough, and so are cost_s (what a prediction is said to cost, 0: as measured) and all
         else in seconds; `slower` tells how much longer it takes here. classify: cameras of the task classification, by id; they are
-        labelled by `tests.support.moving.ColourGolden`."""
+        labelled by `tests.support.moving.ColourGolden`. backend: makes another one than lanes; who makes it closes it."""
         self.root = root
         self.slower = slowness()
         config = self._slowed(config)
-        self.clock = SettableClock()
+        self.clock: Clock = SettableClock()
+        self.backend = backend(self.clock) if backend else LaneBackend(capacity_pct=config.capacity_pct, clock=self.clock)
+        processes = processes_of(self.backend)
+        if processes is not None:
+            self.clock = processes.remote_clock
+        self._serve = trained_form if processes is None else partial(serve_in_process, processes)
         self.folder = DataFolder(root)
         self.store = Store(self.folder.db_path)
         self.shelf = shelf(self.folder, self.store, self.clock)
         self.folder.recover(self.store, at_utc=self.clock.utc_s())
         self.samples = SampleStore(self.folder.samples_dir)
-        self.backend = LaneBackend(capacity_pct=config.capacity_pct, clock=self.clock)
         options = {"write": journal_write} if journal_write else {}
         labels_by, colours = golden or FakeDetector(skill=1.0, arch="golden"), ColourGolden()
         self._classify = dict(classify or {})
@@ -101,8 +109,11 @@ class LiveBox:
                 store=self.store, shelf=self.shelf, samples=FileSamples(self.samples),
                 sampler=Sampler(self.samples, fps=10.0 / self.slower, clock=self.clock),
                 golden_of=lambda id: colours if id in self._classify else labels_by, clock=self.clock, scoring=Scoring(),
+                serve=self._serve, serve_later=self._serve, steps=here if processes is None else processes.steps,
             )
         )  # fmt: skip
+        if processes is not None:
+            processes.hand_over = partial(hand_over, self.runtime)
         self.cameras = {id: self._classify.get(id) or TickingCamera(id) for id in cameras}
         for camera in self.cameras.values():
             camera.slower = self.slower
@@ -127,7 +138,7 @@ class LiveBox:
         task: Task = CLASSIFICATION if id in self._classify else DETECTION
         version = self.shelf.ensure(id, arch, task.load)
         lane = self.backend.open_lane(infer_job(id), role="infer")
-        detector = self.shelf.detector(version.id)
+        detector = self._serve(self.shelf.detector(version.id), id)
         worker = InferenceWorker(self.cameras[id], lane, detector, version.id, clock=self.clock, score_min=0.25, task=task)
         if cost_s:
             worker.cost_s = lambda: None  # type: ignore[method-assign]  # the said cost stays

@@ -75,6 +75,16 @@ def build(spec: DetectorSpec, data: bytes, device: str) -> Rehearsing:
     return Rehearsing(float(data))
 
 
+class _Hanging(Rehearsing):
+    def predict(self, images: Sequence[np.ndarray], **options: Any) -> list[Detections]:
+        _rehearse(HANG)
+        return []
+
+
+def build_hanging(spec: DetectorSpec, data: bytes, device: str) -> Rehearsing:
+    return _Hanging(float(data))
+
+
 def model_file(path: Path, gain: float = 7.0) -> ModelFile:
     path.write_text(str(gain))
     return ModelFile(arch="rehearsing", input_px=64, path=str(path), builder="tests.support.remote_models:build")
@@ -90,3 +100,27 @@ def picture(what: int = 0, *, level: int = 4) -> np.ndarray:
     image = np.zeros((48, 64, 3), np.uint8)
     image[0, 0], image[1, 1] = what, level
     return image
+
+
+# --- scripted detectors (`models.fake`) in processes, with torch ------------------------------------------------------
+
+#: An arch whose training kills the process it is in.
+DIES = "fake-dies"
+
+
+def build_fake(spec: DetectorSpec, data: bytes, device: str) -> Any:
+    """`models.fake.FakeDetector` from the bytes of its safetensors file."""
+    import safetensors.torch
+
+    from models.fake import FakeDetector
+
+    class Dies(FakeDetector):
+        def loss(self, images: Any, targets: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def clone(self) -> Any:
+            return build_fake(spec, data, device)
+
+    made = Dies(arch=DIES) if spec.arch == DIES else FakeDetector(arch=spec.arch)
+    made.load_state(safetensors.torch.load(data))
+    return made
