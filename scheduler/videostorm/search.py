@@ -6,8 +6,9 @@
     profile = Pareto(all that were measured)
 
 Measuring is somebody else's work: `ask` names a configuration, `tell` brings its quality and demand. What we changed:
-  * one beta finds one point of the front, so every climb takes the next of several (`sweep`, times beta): the front is found along
-    its length;
+  * one beta finds one point of the front. After the first climb the rest of the front is looked for where `guide` expects it, and the
+    search ends when it expects nothing more (`guided`); as printed, climbs are repeated until the budget is spent, each with the
+    next of several betas (`sweep`, times beta);
   * nothing is measured twice; a climb passes over what is known already;
   * a climb may begin at a given configuration (a default profile's best, or what the camera runs with).
 """
@@ -22,6 +23,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scheduler.videostorm import guide
+from scheduler.videostorm.guide import Key
 from scheduler.videostorm.types import Option
 
 #: What X has to be larger by to be larger.
@@ -29,9 +32,6 @@ ROUNDING = 1e-9
 
 #: A knob configuration: value per knob.
 Config = Mapping[str, Any]
-
-#: Position of each knob's value in its list.
-Key = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,8 @@ class Search:
 
     beta: quality that one unit of demand has to buy; sweep: factors of beta, climb by climb. starts: k; budget: most configurations
     that are asked for, None: until all are measured. order: "random" neighbours (seeded), or "listed": knob by knob, value by value.
-    first: where the first climb begins, instead of a draw.
+    first: where the first climb begins, instead of a draw. guided: see above (spaces of more than `guide.MOST` configurations are
+    climbed only); least_gain: quality that a further configuration has to promise.
 
     Same arguments and same answers: same questions. Errors: ValueError for no knobs, a knob without values or with the same twice,
     numbers out of range.
@@ -65,9 +66,14 @@ class Search:
         sweep: Sequence[float] = (1.0,),
         order: Literal["random", "listed"] = "random",
         first: Config | None = None,
+        guided: bool = True,
+        least_gain: float = 0.01,
     ) -> None:
         self.knobs = {name: tuple(values) for name, values in knobs.items()}
         _check(self.knobs, beta, starts, budget, sweep)
+        if not 0 < least_gain <= 1:
+            raise ValueError(f"least_gain must be above 0 and at most 1, got {least_gain}")
+        self._guided, self._least_gain = guided and self.size <= guide.MOST, least_gain
         self.budget = budget
         self._betas = [beta * factor for factor in sweep]
         self._starts, self._listed = starts, order == "listed"
@@ -131,7 +137,20 @@ class Search:
             for key in drawn:
                 yield from self._measured(key)
             yield from self._climb(max(drawn, key=lambda key: self._worth(key, beta)), beta)
+            if self._guided:
+                yield from self._guide()
+                return
             turn += 1
+
+    def _guide(self) -> Generator[Key]:
+        """What lifts the front most, as long as anything is expected to."""
+        shape = [len(values) for values in self.knobs.values()]
+        while True:
+            tried = {key: (t.demand, t.quality) for key, t in self._tried.items()}
+            key = guide.promising(shape, tried, [*tried, *self._failed], self._least_gain)
+            if key is None:
+                return
+            yield key
 
     def _climb(self, here: Key, beta: float) -> Generator[Key]:
         """From `here` to a configuration without a better neighbour."""
