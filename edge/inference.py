@@ -122,7 +122,9 @@ class SwapRecord:
 class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
 
-    on_fall_back: told in the worker's own thread when the model before was put back; must be quick. goal_s: from capture to answer."""
+    on_fall_back: told in the worker's own thread when the model before was put back; must be quick. goal_s: from capture to answer.
+    on_shown: told each analysed frame, in the worker's own thread; must return at once and never raise. hold: whether somebody is not
+    done with the last frame; asked only where frames may wait (`Camera.may_lag`)."""
 
     def __init__(
         self,
@@ -142,6 +144,8 @@ class InferenceWorker:
         self._waited_s = float("-inf")  # until then it was the camera, or a pause, that frames waited for
         self.task = task
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
+        self.on_shown: Callable[[Shown], None] = lambda shown: None
+        self.hold: Callable[[], bool] = lambda: False
         self._lane = lane
         self._model = Model(detector=detector, version=version)
         self._previous: Model | None = None
@@ -315,6 +319,8 @@ class InferenceWorker:
             return LOOK_S
         if now_s < self._next_s:
             return min(LOOK_S, max(LEAST_S, self._next_s - now_s))
+        if self.camera.may_lag and self.hold():
+            return LEAST_S
         missed = self._missed(now_s)
         frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
         self._waited_s = self._clock.monotonic_s()
@@ -385,7 +391,7 @@ class InferenceWorker:
         self._late_in_a_row = 0
         self.finish.answered(now_s - frame.captured_s)
         with self._lock:
-            self._shown = Shown(
+            shown = self._shown = Shown(
                 frame=frame,
                 detections=detections,
                 version=model.version,
@@ -397,6 +403,7 @@ class InferenceWorker:
             self._costs_s.append(cost_s)
             self.frames += 1
             shadow = self._shadow
+        self.on_shown(shown)
         if shadow is not None:
             self._look_beside(shadow, picture, detections, cost_s)
         return frame.seq

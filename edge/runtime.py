@@ -25,6 +25,7 @@ from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.needs import Needs
 from edge.profiler.live import LiveMenu, Profiles
+from edge.queries.live import CameraQueries
 from edge.resolution import at_own_size
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
@@ -93,7 +94,7 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 @dataclass(kw_only=True)
 class Watched:
     """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
-    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`)."""
+    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`); queries: what is asked of it."""
 
     camera: Camera
     worker: InferenceWorker
@@ -107,6 +108,7 @@ class Watched:
     retrain: tuple[RetrainConfig, ...] = ()
     live: bool = True
     menu: LiveMenu | None = None
+    queries: CameraQueries | None = None
 
     def measured(self, cost_s: float) -> tuple[KnobProfile, ...] | None:
         """What a frame costs with the knobs in force: the knobs as they are to be planned with from now on; None: as before."""
@@ -248,6 +250,8 @@ class BoxRuntime:
         )
         entry.camera.start()
         entry.worker.on_fall_back = functools.partial(self._fell_back, camera_id)
+        if entry.queries is not None:
+            entry.worker.on_shown, entry.worker.hold = entry.queries.on_shown, entry.queries.behind
         entry.worker.start()
         self.parts.sampler.add(entry.camera)
         serving = self.parts.shelf.serving_version(camera_id)
@@ -534,6 +538,8 @@ class BoxRuntime:
             self._members.cancel(job_id)
         for camera_id, entry in self.watched.items():
             entry.worker.stop()
+            if entry.queries is not None:
+                entry.queries.stop()
             self.parts.backend.cancel(infer_job(camera_id))
             entry.camera.stop()
         for entry in self.watched.values():

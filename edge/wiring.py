@@ -20,6 +20,7 @@ import torch
 from configs.catalog import retrain_of
 from configs.errors import ConfigError, JobError, StorageError
 from configs.schema import BoxConfig, CameraEntry
+from configs.tasks import CLASSIFICATION
 from edge import calibrate
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
@@ -37,6 +38,9 @@ from edge.pool.front import PoolFront
 from edge.pool.pool import Pool
 from edge.profiler.live import Profiles, Watching
 from edge.profiler.profile import USUAL_FPS
+from edge.queries.base import Tools
+from edge.queries.live import CameraQueries, specs_of
+from edge.queries.models import OpenModel, QueryModels
 from edge.resolution import at_own_size
 from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
 from edge.samples import FileSamples
@@ -301,6 +305,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         watched = [
             watch(entry, config, addresses, runtime, serve_later, anew=entry.id in anew) for entry in config.active_cameras
         ]
+        for entry, camera in zip(config.active_cameras, watched, strict=True):
+            camera.queries = queries_of(entry, config, clock, beside(config, pool.pool, entry.id) if pool is not None else None)
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
             devices=gpus.facts,
@@ -446,6 +452,33 @@ def sized(profiles: Profiles, serve: Callable[[Detector, str], Detector], traine
     """What serves a camera; where its profile turns the resolution, small pictures are not enlarged again."""
     menu = profiles.menu(camera_id)
     return serve(at_own_size(trained) if menu is not None and menu.reduces else trained, camera_id)
+
+
+def queries_of(entry: CameraEntry, config: BoxConfig, clock: Clock, open_model: OpenModel | None) -> CameraQueries | None:
+    """What is asked of a camera; None: nothing. open_model: for models beside the camera's own, None: there is no queue for them."""
+    specs, broken = specs_of(entry.queries, task=entry.task, may_lag=entry.may_lag)
+    for name, why in broken.items():
+        log.warning("%s: the query %s cannot run: %s", entry.id, name, why)
+    if not specs and not broken:
+        return None
+    models = QueryModels(entry.id, open_model)
+    tools = Tools(
+        camera_id=entry.id, fps=entry.fps or USUAL_FPS, score_min=config.models.edge_score_min, detector=models.of(DETECTION.name),
+        classifier=models.of(CLASSIFICATION),
+    )  # fmt: skip
+    return CameraQueries(specs, tools, clock=clock, broken=broken, close=models.close)
+
+
+def beside(config: BoxConfig, pool: Pool, camera_id: str) -> OpenModel:
+    """Models that a camera's queries ask beside its own. They serve as trained, and are paid from the camera's share."""
+
+    def open_model(model: str, task_name: str) -> Detector:
+        trained = task_of(task_name).load(model or config.models.for_task(task_name).edge, device=device_of_models(config))
+        return PoolFront(
+            pool, trained, app=f"{camera_id}/{task_name}", job=infer_job(camera_id), make=lambda trained, app: trained
+        )
+
+    return open_model
 
 
 def suited(configs: tuple[RetrainConfig, ...], model: Detector, name: str) -> tuple[RetrainConfig, ...]:

@@ -79,7 +79,7 @@ def specs_of(
 
 
 class CameraQueries:
-    """Runs until `stop`. broken: queries that cannot run, and why.
+    """Runs until `stop`. broken: queries that cannot run, and why; close: gives back what the tools hold.
 
     on_outcome: told each answer, in the queries' thread; what it raises is logged."""
 
@@ -93,10 +93,12 @@ class CameraQueries:
         rules: FaultRules | None = None,
         broken: Mapping[str, str] | None = None,
         on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self.camera_id = tools.camera_id
         self.broken = dict(broken or {})
         self.on_outcome = on_outcome
+        self._close = close
         self.skipped = 0
         self._clock = clock
         self._rules = rules or FaultRules()
@@ -167,6 +169,7 @@ class CameraQueries:
         with self._changed:
             self._stopping, self._waiting = True, None
             self._changed.notify_all()
+        self._close()
 
     def join(self, timeout_s: float) -> None:
         thread = self._thread
