@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -53,14 +54,24 @@ CONCRETE = {
 }
 
 
+@functools.cache
+def names_of_sources() -> dict[str, set[str]]:
+    """Source -> what it imports by name, and the classes it defines."""
+    found: dict[str, set[str]] = {}
+    for path in sources():
+        names = found.setdefault(str(path.relative_to(ROOT)), set())
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ClassDef):
+                names.add(node.name)
+    return found
+
+
 @pytest.mark.parametrize("name", sorted(CONCRETE))
 def test_concrete_classes_are_named_where_things_are_wired(name: str) -> None:
-    users = set()
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.ImportFrom) else []
-            if name in names or (isinstance(node, ast.ClassDef) and node.name == name):
-                users.add(str(path.relative_to(ROOT)))
+    users = {source for source, names in names_of_sources().items() if name in names}
+    assert users, "nobody defines it"
     assert users <= CONCRETE[name]
 
 

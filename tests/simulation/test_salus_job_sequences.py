@@ -59,5 +59,5 @@ def test_the_sequences_are_hard_enough() -> None:
 @pytest.mark.slow
 def test_more_sequences() -> None:
     """Of the 10,000 that `driftbox bench salus` runs, some that the tests above do not."""
-    fates = run(range(8_500, 10_000), honest=False, enforced=True)
-    assert sum(fates.values()) > 8_000
+    fates = run(range(9_500, 10_000), honest=False, enforced=True)
+    assert sum(fates.values()) > 2_600
