@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from edge.memo import Memo
-from edge.queries.base import Cost, Meter, NodeSpec, Output, QuerySpec, Scene, Setting, Transform, run_over, total
+from edge.queries.base import Cost, KnobValue, Meter, NodeSpec, Output, QuerySpec, Scene, Setting, Transform, run_over, total
 from scheduler.types import Detections
 
 #: What a node's transform is made by: (the node, the values of its knobs).
@@ -93,6 +93,10 @@ class Ledger:
         self._known: set[str] = set()
         self.spent = Cost()
 
+    def knows(self, tokens: Iterable[str]) -> bool:
+        """Whether all of this work was done before."""
+        return self._known.issuperset(tokens)
+
     def charge(self, ran: Ran) -> Cost:
         """What this setting added."""
         new = total(cost for token, cost in ran.work.items() if token not in self._known)
@@ -146,11 +150,28 @@ class Graph:
         costs[PICTURE] = total(pictures.values())
         return Ran(setting=whole, sinks=sinks, costs=costs, work=work | pictures)
 
+    def is_free(self, setting: Setting, ledger: Ledger) -> bool:
+        """Whether a setting asks nothing of the dear nodes that the ledger has not seen. What comes before them is run to find out."""
+        whole = self.spec.checked(setting)
+        flows: dict[str, list[Item | None]] = {}
+        for id in self.spec.order:
+            node = self.spec.node(id)
+            feeds = [flows[i] for i in node.inputs] or [list(self._source)]
+            if id in self._dear and not ledger.knows(token for token in self._tokens(node, whole, feeds) if token is not None):
+                return False
+            flows[id], _ = self._node(node, whole, feeds)
+        return True
+
+    def _tokens(self, node: NodeSpec, setting: Setting, feeds: Sequence[Sequence[Item | None]]) -> list[str | None]:
+        values = _values(node, setting)
+        rows = [_present(row) for row in zip(*feeds, strict=True)]
+        return _tokens(_hash(node.transform, dict(node.params), values), rows, stateful=self._make(node, values).stateful)
+
     def _node(
         self, node: NodeSpec, setting: Setting, feeds: Sequence[Sequence[Item | None]]
     ) -> tuple[list[Item | None], dict[str, Cost]]:
         """(what it gives for every frame, token -> cost of what it did)."""
-        values = {knob.name: setting[f"{node.id}.{knob.name}"] for knob in node.knobs}
+        values = _values(node, setting)
         transform = self._make(node, values)
         rows = [_present(row) for row in zip(*feeds, strict=True)]
         tokens = _tokens(_hash(node.transform, dict(node.params), values), rows, stateful=transform.stateful)
@@ -199,6 +220,10 @@ class Graph:
         plain = output.scene is None or output.scene.image is got.image
         if self._memo is not None and node.id in self._dear and plain:
             self._memo.keep_json(_hash("node", token), _kept_json(self._kept[token]))
+
+
+def _values(node: NodeSpec, setting: Setting) -> dict[str, KnobValue]:
+    return {knob.name: setting[f"{node.id}.{knob.name}"] for knob in node.knobs}
 
 
 def _present(row: Sequence[Item | None]) -> tuple[Item, ...] | None:

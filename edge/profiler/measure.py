@@ -213,6 +213,15 @@ class Measurer:
         )  # fmt: skip
         return Measured(option=option, demand=demand, new_s=self.where.spent_s(self.ledger.charge(ran)))
 
+    def is_free(self, setting: Setting) -> bool:
+        """Whether measuring it needs nothing dear that was not done yet. A setting that throws on the way is not."""
+        try:
+            return self.graph.is_free(setting, self.ledger)
+        except JobCancelled:
+            raise
+        except Exception:  # it will be said when it is measured
+            return False
+
     def _analysed(self, ran: Ran) -> int:
         """Frames that came to an answer, of the sink that gave most."""
         return max((sum(scene is not None for scene in scenes) for scenes in ran.sinks.values()), default=0)

@@ -1,10 +1,13 @@
 """The greedy profiler: asks `scheduler.videostorm.search` what to measure, measures it, keeps the books. Card: VideoStorm,
 section 4.
 
-What we changed from the paper: the search probes on a part of the clip (the paper: "a small subset of the video") and what it finds
-worth keeping is measured on the whole clip; several betas in turn find the front along its length; a setting that cannot be
-measured is
-left out and said.
+What we changed from the paper:
+  * the search probes on a part of the clip (the paper: "a small subset of the video"), and what it finds worth keeping is measured on
+    the whole clip;
+  * D(c) is counted in demands of the golden setting, which is measured first: so one beta suits every camera and machine, and several
+    betas in turn find the front along its length;
+  * what a measured setting has paid for already is measured with it, for nothing (the lower rates of the same model and resolution);
+  * a setting that cannot be measured is left out and said.
 """
 
 from __future__ import annotations
@@ -18,16 +21,15 @@ from edge.profiler.measure import CannotMeasure, Measured, Measurer, name_of
 from edge.profiler.profile import LeftOut, MeasuredOption, pareto
 from scheduler.videostorm.search import Search
 
-#: Quality that a second of device and cores per second of video must buy, and the factors of it that climbs take in turn: from
-#: "a core
-#: is free" to "a core is all there is".
-BETA, SWEEP = 0.3, (1.0, 0.2, 5.0)
+#: Quality that the demand of the golden setting must buy, and the factors of it that climbs take in turn: from where the golden setting
+#: is worth its price to where hardly anything is.
+BETA, SWEEP = 0.3, (1.0, 0.2, 5.0, 25.0)
 #: Starts of a climb (the card's k).
 STARTS = 3
 #: Part of a clip that the search looks at.
 PROBE_FRAC = 0.5
 #: Settings that a search measures at most, as a part of all there are, and at least.
-BUDGET_FRAC, BUDGET_MIN = 0.4, 10
+BUDGET_FRAC, BUDGET_MIN = 0.12, 10
 #: (what is being measured, how many were, of at most how many).
 Told = Callable[[str, int, int], None]
 
@@ -100,33 +102,62 @@ class _Books:
 
 
 def greedy(probe: Measurer, plan: Plan, *, whole: Measurer | None = None, told: Told = silent) -> Found:
-    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip
-    (None:
+    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip (None:
     the probe did), into the same ledger. Raises JobCancelled."""
-    knobs = {name: knob.values for name, knob in probe.graph.spec.knobs.items()}
-    search = Search(
-        knobs, plan.beta, starts=plan.starts, seed=plan.seed, sweep=plan.sweep, first=plan.first,
-        budget=plan.most(size_of(knobs)),
-    )  # fmt: skip
-    books, tried = _Books(), 0
-    while (setting := search.ask()) is not None:
-        told(name_of(setting), tried, plan.most(search.size))
-        found = books.look(probe, setting)
-        tried += 1
-        if found is None:
-            search.fail(setting)
-        else:
-            search.tell(setting, found.option.quality, found.demand.both_s)
-        if plan.budget_s is not None and probe.where.spent_s(probe.ledger.spent) >= plan.budget_s:
-            break
+    run = _Run(probe, plan, told)
+    run.search_on()
     if whole is None:
-        return books.close(probe, tried, search.size)
-    kept = _Books(left_out=books.left_out)
-    for option in pareto(books.options.values()):
-        told(option.name, tried, plan.most(search.size))
+        return run.books.close(probe, run.tried, run.size)
+    kept = _Books(left_out=run.books.left_out)
+    for option in pareto(run.books.options.values()):
+        told(option.name, run.tried, plan.most(run.size))
         kept.look(whole, option.setting)
-    kept.demands = books.demands
-    return kept.close(whole, tried, search.size)
+    kept.demands = run.books.demands
+    return kept.close(whole, run.tried, run.size)
+
+
+class _Run:
+    """One search on one measurer. tried: settings that it paid for."""
+
+    def __init__(self, probe: Measurer, plan: Plan, told: Told) -> None:
+        self._probe, self._plan, self._told = probe, plan, told
+        self._knobs = {name: knob.values for name, knob in probe.graph.spec.knobs.items()}
+        self.size = size_of(self._knobs)
+        self.books, self.tried, self._unit = _Books(), 0, 1.0
+        self._search = Search(
+            self._knobs, plan.beta, starts=plan.starts, seed=plan.seed, sweep=plan.sweep, budget=plan.most(self.size),
+            first=plan.first or probe.graph.spec.golden_setting(),
+        )  # fmt: skip
+
+    def search_on(self) -> None:
+        """Until the search, or a budget, ends."""
+        while (setting := self._search.ask()) is not None:
+            self._told(name_of(setting), self.tried, self._plan.most(self.size))
+            self.tried += 1
+            found = self.books.look(self._probe, setting)
+            if found is None:
+                self._search.fail(setting)
+                continue
+            if len(self.books.options) == 1 and found.demand.both_s > 0:
+                self._unit = found.demand.both_s
+            self._tell(setting, found)
+            self._take_what_is_free(setting)
+            if self._plan.budget_s is not None and self._probe.where.spent_s(self._probe.ledger.spent) >= self._plan.budget_s:
+                return
+
+    def _tell(self, setting: Mapping[str, Any], found: Measured) -> None:
+        self._search.tell(setting, found.option.quality, found.demand.both_s / self._unit)
+
+    def _take_what_is_free(self, setting: Mapping[str, Any]) -> None:
+        """Settings that differ in one knob and whose work was done by now."""
+        for name, values in self._knobs.items():
+            for value in values:
+                near = {**setting, name: value}
+                if name_of(near) in self.books.options or not self._probe.is_free(near):
+                    continue
+                found = self.books.look(self._probe, near)
+                if found is not None:
+                    self._tell(near, found)
 
 
 def exhaustive(measurer: Measurer, *, told: Told = silent) -> Found:

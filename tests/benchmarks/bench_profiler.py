@@ -189,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_rows(rows)
     print_targets(rows)
     if given.plots is not None:
+        given.plots.mkdir(parents=True, exist_ok=True)
         draw(given.plots / "profiler_front.svg", rows)
 
 
