@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from edge.finish import described as finish_described
-from edge.gpu.base import ComputeBackend, Fault, Lane, ShareReport
+from edge.gpu.base import ChangeCost, ComputeBackend, Fault, Lane, ShareReport
 from edge.gpu.members import Members
 from edge.inference import FellBack, InferenceWorker
 from edge.journal import Journal
@@ -51,6 +51,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.engine import BoxEngine
+from scheduler.pricing import ChangePrice
 from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
 from scheduler.videostorm.reprofile import ReprofileRules
 from streams.source import Camera, CameraState
@@ -603,11 +604,18 @@ class BoxRuntime:
         self._help("tidy", self._tidy)
         self.window_opened_utc = now_utc
         self.parts.sampler.window = outcome.window + 1
+        self._price_changes()
         self._tell(command)
         log.info(
             "window %d closed: predicted %s, realised %s, admitted %d", outcome.window, _shown(outcome.predicted_quality),
             _shown(outcome.realised_quality), sum(s.admitted for s in outcome.streams),
         )  # fmt: skip
+
+    def _price_changes(self) -> None:
+        """Once a window: what the backend has learned of the cost of its changes counts for the next plan."""
+        price = price_of(self.parts.backend.change_cost())
+        if price != self.parts.engine.config.change:
+            self.post(lambda at_s: ev.ChangePriced(at_s=at_s, price=price))
 
     def _close_shares(self, window: int) -> None:
         shares = self._share_book.close_window(self.parts.clock.monotonic_s())
@@ -717,6 +725,11 @@ class BoxRuntime:
 
 def infer_job(camera_id: str) -> str:
     return f"{camera_id}/infer"
+
+
+def price_of(cost: ChangeCost) -> ChangePrice:
+    """What plans are told of the cost of a share change."""
+    return ChangePrice(settle_s=cost.settle_s, gpu_s=cost.gpu_s, blind_s=cost.blind_s)
 
 
 def failure_of(error: Exception) -> tuple[str, str]:

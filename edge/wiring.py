@@ -24,7 +24,7 @@ from configs.tasks import CLASSIFICATION
 from edge import calibrate
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
-from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts
+from edge.gpu.base import ComputeBackend, DeviceFacts
 from edge.gpu.choose import Look, build_backend, clock_for
 from edge.gpu.device_clock import DeviceClock
 from edge.gpu.nvml import DeviceReader, DeviceWatch
@@ -42,7 +42,7 @@ from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.queries.models import OpenModel, QueryModels
 from edge.resolution import at_own_size
-from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles
+from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles, price_of
 from edge.samples import FileSamples
 from edge.sampling import Sampler
 from edge.serving import PICTURES as FORM_PICTURES
@@ -65,7 +65,6 @@ from scheduler.commands import Note
 from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.orloj.registry import make_batch_policy
-from scheduler.pricing import ChangePrice
 from scheduler.types import Detections, RetrainConfig
 from scheduler.videostorm.reprofile import ReprofileRules
 from streams.camera import open_camera
@@ -174,11 +173,6 @@ def measured_speed(
     if told:
         say(told)
     return curve or speed_of(backend.capacity_pct)
-
-
-def price_of(cost: ChangeCost) -> ChangePrice:
-    """What plans are told of the cost of a share change."""
-    return ChangePrice(settle_s=cost.settle_s, gpu_s=cost.gpu_s, blind_s=cost.blind_s)
 
 
 def models_of(config: BoxConfig) -> list[tuple[str, str, str]]:

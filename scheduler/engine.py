@@ -51,6 +51,7 @@ from scheduler.events import (
     CameraAdded,
     CameraHealth,
     CameraRemoved,
+    ChangePriced,
     EpochDone,
     Event,
     GateDone,
@@ -117,6 +118,7 @@ class BoxEngine:
             CameraRemoved: self._camera_removed,
             CameraHealth: self._camera_health,
             KnobsMeasured: self._knobs_measured,
+            ChangePriced: self._change_priced,
             KnobsDue: self._knobs_due,
             TimerFired: self._timer_fired,
             LookDone: self._look_done,
@@ -192,6 +194,9 @@ class BoxEngine:
         stream = self.state.streams.get(event.stream)
         if stream is not None:
             stream.knobs = event.knobs
+
+    def _change_priced(self, event: ChangePriced) -> None:
+        self.config = replace(self.config, change=event.price)
 
     def _knobs_due(self, event: KnobsDue) -> None:
         """Between two plans: what inference has together is divided anew, learning keeps what it has. A camera without a share

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.pricing import ChangePrice
 from scheduler.types import (
     CachedModel,
     EpochReport,
@@ -81,6 +82,13 @@ class KnobsMeasured(Event):
 
     stream: str
     knobs: tuple[KnobProfile, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangePriced(Event):
+    """What changing the shares of running jobs costs was measured anew; plans reckon with it from now on."""
+
+    price: ChangePrice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +256,7 @@ EVENTS: tuple[type[Event], ...] = (
     CameraRemoved,
     CameraHealth,
     KnobsMeasured,
+    ChangePriced,
     KnobsDue,
     TimerFired,
     LabelDone,

@@ -10,7 +10,7 @@ import pytest
 from scheduler.codec import decode, encode
 from scheduler.commands import Command, ReportPlan, SetShares
 from scheduler.engine import REACT, BoxEngine, Checkpoint, EngineConfig
-from scheduler.events import BoxStarted, CameraAdded, TimerFired
+from scheduler.events import BoxStarted, CameraAdded, ChangePriced, TimerFired
 from scheduler.pricing import ChangePrice
 from scheduler.types import KnobProfile, RetrainConfig
 
@@ -69,6 +69,16 @@ def test_the_same_gain_pays_early_in_the_window_and_not_late() -> None:
     for at_s, expected in ((20.0, 40.0), (195.0, 20.0)):
         engine = box(replace(CONFIG, change=ChangePrice(blind_s=3.0)))
         assert shares(engine, replanned(engine, at_s, a=0.75))["a/infer"] == expected
+
+
+def test_a_price_that_is_measured_while_the_box_runs_counts_for_the_next_plan_and_after_a_checkpoint() -> None:
+    engine = box(CONFIG)
+    assert shares(engine, replanned(engine, 50.0, a=0.63))["a/infer"] == 40.0
+    engine = box(CONFIG)
+    assert engine.handle(decode(encode(ChangePriced(at_s=40.0, price=DEAR)))) == []
+    checkpoint = decode(encode(engine.checkpoint()))
+    for told in (engine, BoxEngine(checkpoint.config, checkpoint.state)):
+        assert shares(told, replanned(told, 50.0, a=0.63))["a/infer"] == 20.0
 
 
 def test_free_changes_and_changes_without_a_price_give_the_same_commands() -> None:
