@@ -5,8 +5,9 @@ Read from web and telemetry threads while the loop runs: it only looks, takes co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,6 +16,8 @@ from configs.errors import redact
 from configs.units import CLASSES
 from edge.gpu.base import ComputeBackend, DeviceFacts, Fault, ShareReport
 from edge.inference import Shown
+from edge.queries.live import NodeReport, QueryReport
+from edge.queries.runner import HUNG, NONSENSE, RAISED
 from edge.runtime import BoxRuntime, Watched
 from edge.status import (
     BoxStatus,
@@ -27,6 +30,8 @@ from edge.status import (
     OutcomeView,
     PlanView,
     QualityPoint,
+    QueryNodeView,
+    QueryView,
     ShareView,
     StreamOutcomeView,
     StreamPlanView,
@@ -111,6 +116,8 @@ class RuntimeStatus:
             frames_given_up=watched.worker.finish.total().dropped,
             task=watched.task.name, quality=stream.quality if stream else None, quality_name=watched.task.quality_name,
             quality_history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
+            queries=tuple(_query_view(report) for report in watched.queries.reports()) if watched.queries else (),
+            frames_skipped=watched.queries.skipped if watched.queries else 0,
             model=watched.worker.version(), activity=job.kind if job else "", activity_frac=job.done_frac if job else None,
         )  # fmt: skip
 
@@ -127,6 +134,27 @@ class RuntimeStatus:
 
     def _models(self) -> tuple[ModelView, ...]:
         return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
+
+
+def _query_view(report: QueryReport) -> QueryView:
+    return QueryView(
+        name=report.name, state=report.state, reason=report.reason, again_s=report.again_s, results=_plain(report.told),
+        at_utc=report.at_utc, lag_s=report.lag_s, frames=report.frames, failed_frames=report.failed_frames, knobs=dict(report.setting),
+        nodes=tuple(_node_view(node) for node in report.nodes),
+    )  # fmt: skip
+
+
+def _plain(told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A copy, since others may read what a query tells while it is written out."""
+    return {id: dict(values) for id, values in told.items()}
+
+
+def _node_view(node: NodeReport) -> QueryNodeView:
+    return QueryNodeView(
+        id=node.id, transform=node.transform, runs=node.runs, cpu_ms=round(1e3 * node.cpu_s, 3), gpu_ms=round(1e3 * node.gpu_s, 3),
+        raised=node.faults.get(RAISED, 0), hung=node.faults.get(HUNG, 0), nonsense=node.faults.get(NONSENSE, 0), late=node.late,
+        boxes_left_out=node.boxes_left_out, error=node.last_error,
+    )  # fmt: skip
 
 
 def _memory_views(backend: ComputeBackend) -> tuple[JobMemoryView, ...]:

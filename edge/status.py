@@ -6,7 +6,7 @@ The runtime fills these in; `edge.api` and `edge.telemetry` only read them.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,6 +25,46 @@ class QualityPoint(View):
     at_utc: float = Field(description="When, seconds since the epoch.")
     f1: float = Field(ge=0, le=1, description="Quality, 0 to 1, against the golden model's labels (see quality_name).")
     version: str = Field(default="", description="Model that was measured.")
+
+
+class QueryNodeView(View):
+    """One step of a query."""
+
+    id: str
+    transform: str
+    runs: int = Field(default=0, description="Frames it was asked about.")
+    cpu_ms: float = Field(
+        default=0.0, description="Mean CPU time of a frame; a step that several queries share shows it in each."
+    )
+    gpu_ms: float = Field(default=0.0, description="Mean GPU time of a frame.")
+    raised: int = Field(default=0, description="Frames on which it failed.")
+    hung: int = Field(default=0, description="Frames from which it did not come back; it was replaced.")
+    nonsense: int = Field(default=0, description="Frames for which it gave something unusable.")
+    late: int = Field(default=0, description="Frames that a model it asks gave up, because the answer would have been late.")
+    boxes_left_out: int = Field(default=0, description="Boxes it gave that lie outside the picture or hold nothing.")
+    error: str = Field(default="", description="Its last failure.")
+
+
+class QueryView(View):
+    """What is asked of a camera, and the newest answer."""
+
+    name: str
+    state: Literal["running", "waiting", "resting", "unusable"] = Field(
+        description="waiting: no answer yet; resting: it failed too often and is tried again later; unusable: what it needs is missing."
+    )
+    reason: str = Field(default="", description="Why it rests or is unusable.")
+    again_s: float | None = Field(
+        default=None, description="Resting: seconds until it is tried again; null: not before a restart."
+    )
+    results: dict[str, dict[str, Any]] = Field(
+        default={}, description="What each step tells of the newest answered frame (docs/serving.md)."
+    )
+    at_utc: float | None = Field(default=None, description="When that frame was taken.")
+    lag_s: float | None = Field(default=None, description="From then to its answer.")
+    frames: int = Field(default=0, description="Frames answered.")
+    failed_frames: int = Field(default=0, description="Frames on which a step failed.")
+    knobs: dict[str, str | int | float | bool] = Field(default={}, description="Value of each knob, by step and name.")
+    nodes: tuple[QueryNodeView, ...] = Field(default=(), description="Its steps.")
 
 
 class CameraView(View):
@@ -65,6 +105,10 @@ class CameraView(View):
     quality_name: str = Field(default="F1", description="What quality is for this task: F1, accuracy, ...")
     quality_history: tuple[QualityPoint, ...] = Field(default=(), description="Oldest first.")
     model: str = Field(default="", description="Serving version.")
+    queries: tuple[QueryView, ...] = Field(default=(), description="What is asked of it, by name.")
+    frames_skipped: int = Field(
+        default=0, description="Analysed frames that its queries left out, because a newer one was there."
+    )
     activity: str = Field(default="", description="labelling, profiling, retraining, gate, or empty.")
     activity_frac: float | None = Field(default=None, description="How much of the activity is done, 0 to 1.")
 

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from configs.errors import DriftboxError, UsageError, redact
 from configs.schema.queries import QueryEntry
@@ -25,6 +26,9 @@ from edge.queries.registry import query_spec
 from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
 
 log = logging.getLogger("driftbox")
+
+
+State = Literal["running", "waiting", "resting", "unusable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ class QueryReport:
     frame; frames: answered; failed_frames: on which a node failed."""
 
     name: str
-    state: str
+    state: State
     reason: str = ""
     again_s: float | None = None
     setting: Setting

@@ -68,7 +68,7 @@ def usual_reader() -> Reader:
 
 class Read(BaseTransform):
     """Text in zones, or in the whole picture; every `every`-th frame, in between what was read last. params: score_min: surer than this.
-    Tells per zone a list of `text`, `score`, `xyxy` (px of the camera's picture); `read_s_ago`."""
+    Tells per zone a list of `text`, `score`, `xyxy` (px of the camera's picture); `read_utc`: when that picture was taken."""
 
     name = "read"
     knobs, params = knobs_of("read"), params_of("read")
@@ -81,15 +81,15 @@ class Read(BaseTransform):
     def reset(self) -> None:
         self._frames = 0
         self._last: Told = {}
-        self._read_at_s = 0.0
+        self._read_utc = 0.0
 
     def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
         if self._frames % int(self.values["every"]) == 0:
             zones = self.given.get("zones") or {"picture": ((0, 0), (1, 0), (1, 1), (0, 1))}
             self._last = {name: self._texts(scene, corners) for name, corners in zones.items()}
-            self._read_at_s = scene.at_s
+            self._read_utc = scene.frame.captured_utc
         self._frames += 1
-        return scene.with_(told={"texts": self._last, "read_s_ago": round(scene.at_s - self._read_at_s, 3)})
+        return scene.with_(told={"texts": self._last, "read_utc": round(self._read_utc, 3)})
 
     def _texts(self, scene: Scene, corners: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
         height, width = scene.image.shape[:2]

@@ -7,6 +7,7 @@
     <prefix>/<site>/<box>/camera/<id>/status    state, error, rates (retained)
     <prefix>/<site>/<box>/camera/<id>/quality   newest measurement (retained)
     <prefix>/<site>/<box>/camera/<id>/model     serving version (retained)
+    <prefix>/<site>/<box>/camera/<id>/counts    answers of the camera's queries (retained)
     <prefix>/<site>/<box>/camera/<id>/events    state changes, new models, notes
 
 Every JSON payload has `schema` (see SCHEMA) and `at` (UTC, ISO 8601). docs/mqtt.md describes the fields; a test compares.
@@ -27,7 +28,7 @@ SCHEMA = 1
 STATS_EVERY_S = 60.0
 ONLINE, OFFLINE = "online", "offline"
 #: Kinds of messages under a camera and under the box, for the documentation test.
-CAMERA_KINDS = ("status", "quality", "model", "events")
+CAMERA_KINDS = ("status", "quality", "model", "counts", "events")
 BOX_KINDS = ("availability", "window", "stats", "events")
 #: Notes remembered as published.
 _NOTES_KEPT = 500
@@ -111,6 +112,8 @@ class Changes:
         topic = self.topics.of_camera(camera.id, "status")
         found = self._retained(topic, now_utc, camera_status(camera))
         found += self._camera_events(now_utc, camera)
+        if camera.queries:
+            found += self._retained(self.topics.of_camera(camera.id, "counts"), now_utc, counts_body(camera))
         if camera.model:
             found += self._retained(self.topics.of_camera(camera.id, "model"), now_utc, {"version": camera.model})
         if camera.quality_history:
@@ -173,6 +176,15 @@ def camera_status(camera: CameraView) -> dict[str, Any]:
         "height_px": camera.height_px,
         "knobs": camera.knobs,
         "task": camera.task,
+    }
+
+
+def counts_body(camera: CameraView) -> dict[str, Any]:
+    """What each query of a camera answered last. When that was is the message's own time: it is told when something changes."""
+    return {
+        "queries": {
+            query.name: {"state": query.state, "reason": query.reason, "results": query.results} for query in camera.queries
+        }
     }
 
 

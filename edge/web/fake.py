@@ -22,6 +22,8 @@ from edge.status import (
     OutcomeView,
     PlanView,
     QualityPoint,
+    QueryNodeView,
+    QueryView,
     ShareView,
     StreamOutcomeView,
     StreamPlanView,
@@ -125,6 +127,7 @@ class FakeSource:
             since_s=self.ticks,
             width_px=640,
             height_px=360,
+            queries=_queries(self.ticks) if id == "gate" else (),
             camera_fps=15 if live else 0,
             analysed_fps=4.8 if live else 0,
             wanted_fps=5,
@@ -149,6 +152,23 @@ class FakeSource:
         cv2.rectangle(image, (left, 150), (left + 60, 290), (60, 220, 250), 3)
         cv2.putText(image, "person 0.87", (left, 140), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (60, 220, 250), 2)
         return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def _queries(ticks: int) -> tuple[QueryView, ...]:
+    crossed = {"in": ticks // 2, "out": ticks // 5, "classes": {"in": {"person": ticks // 2}, "out": {"person": ticks // 5}}}
+    return (
+        QueryView(
+            name="entrance",
+            state="running",
+            results={"track": {"tracks": 2}, "lines": {"lines": {"door": crossed}}},
+            at_utc=EPOCH_UTC,
+            lag_s=0.12,
+            frames=ticks,
+            knobs={"decode.fps": 5, "track.association": "bytetrack"},
+            nodes=(QueryNodeView(id="lines", transform="lines", runs=ticks, cpu_ms=0.4),),
+        ),
+        QueryView(name="plates", state="resting", reason="read: MemoryError: no room", again_s=12.0, failed_frames=5),
+    )
 
 
 def _plan() -> PlanView:

@@ -48,7 +48,7 @@ function makeTile(id) {
   const values = {};
   const labels = {};
   for (const [key, label] of [["quality", "quality"], ["task", "task"], ["model", "model"], ["rate", "analysed"],
-    ["objects", "objects"], ["dropped", "dropped"], ["activity", "now"]]) {
+    ["objects", "objects"], ["queries", "queries"], ["dropped", "dropped"], ["activity", "now"]]) {
     values[key] = make("dd");
     labels[key] = make("dt", {}, label);
     facts.append(labels[key], values[key]);
@@ -83,6 +83,8 @@ function updateTile(tile, camera) {
   setText(tile.values.rate, `${number(camera.analysed_fps, 1)} of ${number(camera.wanted_fps, 1)} wanted frames/s` +
     ` (camera: ${number(camera.camera_fps, 1)})${size}`);
   setText(tile.values.objects, `${camera.objects} in the newest picture`);
+  tile.labels.queries.hidden = tile.values.queries.hidden = !camera.queries.length;
+  setText(tile.values.queries, camera.queries.map((query) => `${query.name}: ${answerOf(query)}`).join("; "));
   setText(tile.values.dropped, `${camera.frames_dropped} frames skipped for newer ones`);
   const part = camera.activity_frac === null ? "" : ` ${Math.round(100 * camera.activity_frac)} %`;
   setText(tile.values.activity, camera.activity ? camera.activity + part : camera.knobs === null ? "inference paused" : "inference");
@@ -90,6 +92,24 @@ function updateTile(tile, camera) {
   tile.frames = camera.frames_analysed;
   const history = JSON.stringify(camera.quality_history);
   if (history !== tile.history) { tile.history = history; drawQuality(tile.chart, camera, title); }
+}
+
+// What a query answered, in a few words: "stop in 5, out 3".
+function answerOf(query) {
+  if (query.state === "waiting") return "no answer yet";
+  if (query.state !== "running") return `${query.state} (${query.reason})`;
+  const told = Object.values(query.results).at(-1) || {};
+  return wordsOf(told).join(", ") || "nothing";
+}
+
+function wordsOf(told) {
+  return Object.entries(told).flatMap(([key, value]) => {
+    if (key === "classes" || key.endsWith("_utc")) return [];
+    if (Array.isArray(value)) return [`${key} ${value.map((found) => `“${found.text}”`).join(" ") || "–"}`];
+    if (value === null || typeof value !== "object") return [`${key.replaceAll("_", " ")} ${value}`];
+    const inner = wordsOf(value);
+    return ["zones", "lines", "texts"].includes(key) || !inner.length ? inner : [`${key} ${inner.join(", ")}`];
+  });
 }
 
 function drawQuality(svg, camera, title) {

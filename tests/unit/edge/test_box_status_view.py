@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from configs.errors import StreamErrorCode
 from edge.box_status import draw_jpeg
 from edge.gpu.base import DeviceFacts, Fault
 from edge.inference import Shown
+from edge.queries.base import Tools
+from edge.queries.live import CameraQueries, specs_of
 from edge.runtime import Job
 from models.tasks.classification import CLASSIFICATION
 from scheduler import events as ev
@@ -22,6 +25,7 @@ from scheduler.types import Detections, Plan, StreamOutcome, StreamPlan, WindowO
 from streams.source import CameraState, CameraStatus
 from tests.support.fakes import put_fakes_in_the_zoo, scripted_frame
 from tests.support.live_box import LiveBox
+from tests.support.query_scenes import COUNT, LINES, entries_of
 
 
 @pytest.fixture
@@ -75,6 +79,31 @@ def test_a_camera_says_its_task_and_what_its_quality_is(box: LiveBox) -> None:
     views = {view.id: view for view in box.status.status().cameras}
     assert (views["a"].task, views["a"].quality_name) == ("detection", "F1")
     assert (views["b"].task, views["b"].quality_name) == ("classification", "accuracy")
+
+
+def test_a_camera_says_what_its_queries_answered(box: LiveBox) -> None:
+    specs, broken = specs_of(entries_of(COUNT, LINES), task="detection")
+    told = threading.Event()
+    queries = CameraQueries(
+        specs, Tools(camera_id="a"), clock=box.runtime.parts.clock, broken={"odd": "no such package", **broken},
+        on_outcome=lambda outcome: told.set() if outcome.query == "lines" else None,
+    )  # fmt: skip
+    box.watched["a"].queries = queries
+    box.watched["a"].worker.on_shown = queries.on_shown
+    before = {q.name: q.state for q in box.status.status().cameras[0].queries}
+    assert before == {"count": "waiting", "lines": "waiting", "odd": "unusable"}
+    analysed(box, "a")
+    assert told.wait(60.0)
+    queries.stop()
+    camera = box.status.status().cameras[0]
+    found = {q.name: q for q in camera.queries}
+    [detect] = [node for node in found["count"].nodes if node.id == "detect"]
+    assert found["count"].results["count"]["total"] + detect.boxes_left_out == camera.objects  # the model's slips lie outside
+    assert (found["count"].frames, found["count"].failed_frames, camera.frames_skipped) == (1, 0, 0)
+    assert found["lines"].knobs["track.association"] == "bytetrack"
+    assert [node.transform for node in found["lines"].nodes] == ["decode", "detect", "track", "lines"]
+    assert found["odd"].reason == "no such package"
+    assert box.status.status().model_dump_json()
 
 
 def test_a_camera_in_trouble_says_why(box: LiveBox) -> None:

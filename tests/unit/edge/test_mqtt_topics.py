@@ -48,7 +48,7 @@ def test_nothing_new_is_nothing_told() -> None:
 
 def test_states_are_retained_and_events_are_not() -> None:
     for message in Changes(NAMES).messages(FakeSource().status()):
-        assert message.retain == message.topic.endswith(("/status", "/quality", "/model", "/window")), message.topic
+        assert message.retain == message.topic.endswith(("/status", "/quality", "/model", "/counts", "/window")), message.topic
 
 
 def test_every_payload_has_schema_and_a_utc_time() -> None:
@@ -91,6 +91,22 @@ def test_a_measurement_is_told() -> None:
     (message,) = changes.messages(status_of(CameraView(id="gate", state="live", model="gate-1", quality_history=(point,))))
     assert (body(message)["f1"], body(message)["measured"]) == (0.6124, topics.iso_utc(EPOCH_UTC))
     assert body(message)["measure"] == "F1"
+
+
+def test_answers_of_queries_are_told_when_they_change() -> None:
+    changes, source = Changes(NAMES), FakeSource()
+    [first] = [m for m in changes.messages(source.status()) if m.topic.endswith("/counts")]
+    assert first.topic == "driftbox/home/demo/camera/gate/counts"  # the other cameras have no queries
+    found = body(first)["queries"]
+    assert found["plates"] == {"state": "resting", "reason": "read: MemoryError: no room", "results": {}}
+    assert found["entrance"]["results"]["lines"]["lines"]["door"]["in"] == 0
+    source.ticks = 9
+    [second] = [m for m in changes.messages(source.status()) if m.topic.endswith("/counts")]
+    assert body(second)["queries"]["entrance"]["results"]["lines"]["lines"]["door"]["in"] == 5
+    source.ticks = 9
+    assert not [m for m in changes.messages(source.status()) if m.topic.endswith("/counts")]
+    page = PAGE.read_text(encoding="utf-8")
+    assert [field for field in found["entrance"] if f"`{field}`" not in page] == []
 
 
 def test_a_camera_that_classifies_says_so() -> None:

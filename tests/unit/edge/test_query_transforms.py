@@ -460,7 +460,7 @@ def test_text_is_read_in_its_zone_every_so_often() -> None:
     found = given_of(read, [moving_scene(i) for i in range(11)])
     assert reader.asked == [(160, 200)] * 3
     assert found[7].told == {
-        "texts": {"door": [{"text": "AB 123", "score": 0.95, "xyxy": [1, 2, 11, 12]}]}, "read_s_ago": 0.2,
+        "texts": {"door": [{"text": "AB 123", "score": 0.95, "xyxy": [1, 2, 11, 12]}]}, "read_utc": 1.7e9 + 0.5,
     }  # fmt: skip
 
 
