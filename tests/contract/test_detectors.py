@@ -192,6 +192,8 @@ def test_loss_falls_when_one_picture_is_learnt(detector: Detector) -> None:
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))
+        if len(losses) >= 10 and losses[-1] < 0.8 * max(losses):  # it falls, and how far is no matter
+            break
     # Losses that assign labels to the best predictions rise while a random network finds its first objects, then fall.
     assert min(losses[-10:]) < 0.93 * max(losses)
 

@@ -51,6 +51,12 @@ def pictures() -> list[np.ndarray]:
     return [street.render(9.0 * k)[0] for k in range(8)]
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> FormCache:
+    """What conversions left: each is made once for the tests that only run a form."""
+    return FormCache(tmp_path_factory.mktemp("forms"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -84,9 +90,11 @@ def test_the_table_and_this_contract_name_the_same_runtimes() -> None:
         runtime_of("tvm")
 
 
-def test_a_form_says_what_the_network_says(runtime: Runtime, detector: Detector, pictures: list[np.ndarray]) -> None:
+def test_a_form_says_what_the_network_says(
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
+) -> None:
     body = detector.body()
-    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures)
+    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures, cache=converted)
     assert form.memory_mib > 0.05
     for picture in pictures[:3]:
         array, context = body.encode(picture)
@@ -102,8 +110,10 @@ def test_a_form_says_what_the_network_says(runtime: Runtime, detector: Detector,
     form.close()
 
 
-def test_served_predictions_match_the_trained_ones(runtime: Runtime, detector: Detector, pictures: list[np.ndarray]) -> None:
-    served = ServedDetector(detector, runtime, lambda body, shape: open_form(runtime, body, shape, pictures))
+def test_served_predictions_match_the_trained_ones(
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
+) -> None:
+    served = ServedDetector(detector, runtime, lambda body, shape: open_form(runtime, body, shape, pictures, cache=converted))
     served.prepare(pictures[0])
     trained = detector.predict(pictures)
     found = served.predict(pictures)
@@ -115,10 +125,10 @@ def test_served_predictions_match_the_trained_ones(runtime: Runtime, detector: D
 
 
 def test_running_a_form_leaves_its_input_alone_and_repeats_itself(
-    runtime: Runtime, detector: Detector, pictures: list[np.ndarray]
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
 ) -> None:
     body = detector.body()
-    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures)
+    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures, cache=converted)
     array, _ = body.encode(pictures[0])
     before = array.copy()
     first = [output.copy() for output in form.run(array)]
@@ -201,20 +211,27 @@ def test_tensorrt_that_is_not_installed_says_so() -> None:
 # --- kept forms -------------------------------------------------------------------------------------------------------
 
 
-def kept(detector: Detector, picture: np.ndarray, folder: Path) -> tuple[FormCache, ServedBody, ShapePx, str]:
-    body, cache = detector.body(), FormCache(folder)
-    shape_px = shape_of(body, picture)
-    open_form(OpenVinoRuntime(), body, shape_px, cache=cache)
+#: A form in a cache of its own: the cache, of what body, for which pictures, and under which key.
+Kept = tuple[FormCache, ServedBody, ShapePx, str]
+
+
+@pytest.fixture
+def kept(detector: Detector, pictures: list[np.ndarray], converted: FormCache, tmp_path: Path) -> Kept:
+    body, cache = detector.body(), FormCache(tmp_path)
+    shape_px = shape_of(body, pictures[0])
+    open_form(OpenVinoRuntime(), body, shape_px, cache=converted)
     key = form_key(body.network, OpenVinoRuntime(), shape_px)
-    assert cache.load(key) is not None
+    files = converted.load(key)
+    assert files is not None
+    cache.store(key, files)
     return cache, body, shape_px, key
 
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone", "no list", "list is nonsense", "list is a list"])
 def test_a_damaged_kept_form_is_made_again(
-    harm: str, detector: Detector, pictures: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harm: str, kept: Kept, pictures: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache, body, shape_px, key = kept(detector, pictures[0], tmp_path)
+    cache, body, shape_px, key = kept
     weights, about = tmp_path / key / "model.bin", tmp_path / key / "form.json"
     if harm == "cut":
         weights.write_bytes(weights.read_bytes()[:-100])
@@ -233,10 +250,8 @@ def test_a_damaged_kept_form_is_made_again(
     assert cache.load(key) is not None, "the new one is kept"
 
 
-def test_a_kept_form_that_is_whole_but_does_not_load_is_made_again(
-    detector: Detector, pictures: list[np.ndarray], tmp_path: Path
-) -> None:
-    cache, body, shape_px, key = kept(detector, pictures[0], tmp_path)
+def test_a_kept_form_that_is_whole_but_does_not_load_is_made_again(kept: Kept, pictures: list[np.ndarray]) -> None:
+    cache, body, shape_px, key = kept
     cache.store(key, {"model.xml": b"<net/>", "model.bin": b""})
     form = open_form(OpenVinoRuntime(), body, shape_px, cache=cache)
     assert len(form.run(body.encode(pictures[0])[0])) == 2
