@@ -348,7 +348,7 @@ class InferenceWorker:
         """Frames that have become due while this thread was busy with others, and that nobody will look at."""
         if self._interval_s <= 0 or self.camera.may_lag:
             return 0
-        behind_s = now_s - max(self._next_s, self._waited_s)
+        behind_s = now_s - max(self._next_s, self._waited_s + self._interval_s)
         return int(behind_s / self._interval_s) if 0 < behind_s < math.inf else 0
 
     def patience_s(self) -> float:

@@ -4,7 +4,8 @@ Measurements of batches cannot tell how long a member takes by itself, because m
 then a finished picture is run once more alone, for the law of its camera's run times; and batches of each size are run, until it is
 known which sizes pay (`edge.pool.shared.worthwhile`) and what c0 and c1 are (`scheduler.orloj.fit`).
 
-It costs at most `ASIDE_FRAC` of what the frames cost, and begins only when no camera's next frame is expected before it would be over.
+It costs at most `ASIDE_FRAC` of what the frames cost (and `LENT_S` at first), and begins only when no camera's next frame is expected
+before it would be over.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from scheduler.orloj.types import BatchPolicy, ModelCost
 
 #: Compute for measuring, as a part of the time that frames took; and most that is saved up for it (s).
 ASIDE_FRAC, SAVED_MAX_S = 0.05, 2.0
+#: What may be spent before the frames have earned it, so that a new box soon knows its models (s).
+LENT_S = 1.0
 #: Costs are measured anew after this time (s).
 REFRESH_S = 300.0
 #: Longest batch that is run only to measure it (s).
@@ -48,7 +51,7 @@ class Asides:
 
     def __init__(self, *, frac: float = ASIDE_FRAC, refresh_s: float = REFRESH_S) -> None:
         self._frac, self._refresh_s = frac, refresh_s
-        self._saved_s = 0.0
+        self._saved_s = LENT_S if frac > 0 else 0.0
         self._next_s: dict[str, float] = {}  # app -> when its next frame is due
         self.samples = self.measured = 0
 

@@ -1,0 +1,164 @@
+"""A live box whose frames go through one queue: learning, swaps under load, models that fail or hang, and the journal's exact replay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.pool.front import PoolFront
+from edge.shadow import ShadowRules
+from edge.store.store import ModelState
+from models.detector import Detector
+from models.fake import FakeDetector
+from scheduler import events as ev
+from scheduler.types import Detections
+from tests.support.fakes import put_fakes_in_the_zoo
+from tests.support.live_box import CONFIG
+from tests.support.pooled_box import PooledBox
+
+pytestmark = pytest.mark.slow
+
+ALWAYS = replace(CONFIG, policy="uniform(quick,50)", shadow=True, window_s=8.0)
+RULES = ShadowRules(frames=12, share_frac=1.0, most_s=6.0)
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    put_fakes_in_the_zoo(monkeypatch)
+    return
+
+
+class Served(FakeDetector):
+    """A served form that does `twist` to what the trained model says, from its `after`-th prediction on."""
+
+    def __init__(self, trained: Detector, twist: Callable[[Detections], Detections], after: int) -> None:
+        super().__init__()
+        self.load_state(trained.state())
+        self._twist, self._after, self._asked = twist, after, 0
+        self.closed = False
+
+    def predict(self, images: Sequence[np.ndarray], **options: Any) -> list[Detections]:
+        self._asked += len(images)
+        found = super().predict(images, **options)
+        return [self._twist(f) for f in found] if self._asked > self._after else found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def throws(found: Detections) -> Detections:
+    raise RuntimeError("the engine was built for another card")
+
+
+class Hangs:
+    """A twist that does not return until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, found: Detections) -> Detections:
+        self.entered.set()
+        self.go.wait()
+        return found
+
+
+def box_of(tmp_path: Path, twist: Callable[[Detections], Detections], *, after: int) -> PooledBox:
+    """Two cameras with the same first model; every later model of camera a is served in a form that does `twist`."""
+    box = PooledBox(tmp_path / "data", {"a": "fake", "b": "fake"}, config=ALWAYS)
+    box.make = lambda trained, camera: Served(trained, twist, after) if camera == "a" else trained
+    box.shadow_by(RULES)
+    return box
+
+
+def healthy(box: PooledBox, camera: str) -> None:
+    """It answers, and nothing of it has failed."""
+    box.wait_frames(camera)
+    assert box.watched[camera].worker.errors == 0
+
+
+@pytest.mark.parametrize("policy", ["orloj", "fifo"])
+def test_a_whole_box_learns_swaps_and_replays(tmp_path: Path, policy: str) -> None:
+    with PooledBox(tmp_path / "data", {"a": "fake", "b": "fake"}, policy=policy, config=replace(ALWAYS, shadow=False)) as box:
+        first = [box.watched[camera].worker.serving()[1] for camera in "ab"]
+        assert all(isinstance(front, PoolFront) for front in first)
+        box.wait_frames("a")
+        box.wait_frames("b")
+        done = box.wait_for(ev.SwapDone, "a")
+        box.wait(lambda: box.watched["a"].worker.version() == done.version, "the new model serves")
+        healthy(box, "a")
+        healthy(box, "b")
+        status = box.status.status()
+        assert {share.job for share in status.shares} >= {"a/infer", "b/infer"}
+        assert "pool/infer" not in {share.job for share in status.shares}
+        assert all(camera.finish_frac is not None and camera.deadline_ms > 0 for camera in status.cameras)
+        total = box.watched["a"].worker.finish.total()
+        assert total.answered == box.watched["a"].worker.frames
+        assert total.due >= total.answered + total.dropped
+        assert box.pool.pictures >= sum(box.watched[camera].worker.frames for camera in "ab")
+        assert box.replayed().exact
+
+
+def test_cameras_with_the_same_first_model_share_it(tmp_path: Path) -> None:
+    with PooledBox(
+        tmp_path / "data", {"a": "fake", "b": "fake", "c": "fake-other"}, config=replace(CONFIG, window_s=60.0)
+    ) as box:
+        for camera in "abc":
+            healthy(box, camera)
+        behind = {camera: box.watched[camera].worker.serving()[1].behind for camera in "abc"}  # type: ignore[attr-defined]
+        assert behind["a"] is behind["b"] is not behind["c"]
+
+
+def test_a_sound_model_takes_over_after_its_shadow_under_load(tmp_path: Path) -> None:
+    with box_of(tmp_path, lambda found: found, after=0) as box:
+        done = box.wait_for(ev.SwapDone, "a")
+        box.wait(lambda: bool(box.watched["a"].worker.swaps), "a frame of the new model")
+        assert box.watched["a"].worker.swaps[0].version == done.version
+        healthy(box, "a")
+        healthy(box, "b")
+        assert box.replayed().exact
+
+
+def test_a_model_that_fails_in_the_shadow_is_never_seen(tmp_path: Path) -> None:
+    with box_of(tmp_path, throws, after=4) as box:
+        failed = box.wait_for(ev.SwapFailed, "a")
+        box.wait(lambda: box.store.model(failed.version).state is ModelState.REJECTED, "the candidate is rejected")
+        healthy(box, "a")
+        healthy(box, "b")
+        assert box.replayed().exact
+
+
+def test_a_model_that_fails_after_the_takeover_is_taken_back_and_the_other_camera_notices_nothing(tmp_path: Path) -> None:
+    with box_of(tmp_path, throws, after=4 + 3 * RULES.frames) as box:
+        back = box.wait_for(ev.ModelRolledBack, "a")
+        assert back.version == "a-000001"
+        assert "the engine was built for another card" in back.reason
+        box.wait(lambda: box.store.serving()["a"].id == "a-000001", "it is durable")
+        box.wait_frames("a")
+        healthy(box, "b")
+        assert box.replayed().exact
+
+
+def test_a_model_that_hangs_is_left_and_both_cameras_go_on(tmp_path: Path) -> None:
+    hangs = Hangs()
+    box = PooledBox(tmp_path / "data", {"a": "fake", "b": "fake-other"}, config=replace(CONFIG, window_s=600.0))
+    box.pool._hangs_s = 1.0
+    try:
+        with box:
+            healthy(box, "a")
+            worker = box.watched["a"].worker
+            front = box.runtime.parts.serve(FakeDetector(skill=0.9), "a")
+            front.behind.predict = lambda images, **_: [hangs(Detections.empty()) for _ in images]  # type: ignore[attr-defined]
+            worker.swap(front, "a-new")
+            box.wait(hangs.entered.is_set, "the new model hangs")
+            healthy(box, "b")
+            box.wait(lambda: worker.version() == "a-000001", "the model before is back")
+            box.wait_frames("a")
+            healthy(box, "b")
+    finally:
+        hangs.go.set()
