@@ -105,6 +105,7 @@ class _Awaited(Enum):
     NOTHING = auto()
     PACKET = auto()
     KEYFRAME = auto()
+    DUE = auto()  # a packet that comes when a frame is due
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -471,8 +472,17 @@ class PyavCamera:
                 self._machine.handle(_PACKET, self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
-            elif self._awaited is _Awaited.PACKET or (self._awaited is _Awaited.KEYFRAME and item.keyframe):
+            elif self._is_awaited(item):
                 self._work.notify_all()
+
+    def _is_awaited(self, item: _Queued) -> bool:
+        match self._awaited:
+            case _Awaited.DUE:
+                return self._rate.wait_s(self._clock.now_s()) <= 0
+            case _Awaited.KEYFRAME:
+                return item.keyframe
+            case awaited:
+                return awaited is _Awaited.PACKET
 
     def _check(self) -> None:
         """Raises when only other things than video come, or when no picture comes out of the video."""
@@ -531,7 +541,10 @@ class PyavCamera:
             return [item], False, 0.0
         wait_s = self._rate.wait_s(self._clock.now_s())
         if wait_s > 0:
-            return [], False, wait_s
+            # The packet that comes when a frame is due is fresh; by the clock, what is here would be up to a picture old. The clock
+            # is for cameras from which no packet comes then.
+            self._awaited = _Awaited.DUE
+            return [], False, wait_s + self._rate.step_s()
         self._queue.skip_to_newest()
         if not self._rate.keyframes_only():
             self._alone = None
