@@ -17,6 +17,7 @@ from scheduler.decide.fluid import FluidAnswer, FluidInput, decide_fluid, fluid_
 from scheduler.decide.inputs import Clock, Decide, Table, parse
 from scheduler.decide.salus import SalusAnswer, SalusInput, decide_salus, salus_tables
 from scheduler.decide.slaq import SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
+from scheduler.decide.videostorm import VideostormAnswer, VideostormInput, decide_videostorm, videostorm_tables
 
 __all__ = ["SYSTEMS", "Clock", "EkyaAnswer", "EkyaInput", "System", "decide", "decide_ekya", "parse", "system"]
 
@@ -45,6 +46,12 @@ SYSTEMS: dict[str, System] = {
     "slaq": System(decide=decide_slaq, input_model=SlaqInput, answer_model=SlaqAnswer, tables=slaq_tables),
     "salus": System(decide=decide_salus, input_model=SalusInput, answer_model=SalusAnswer, tables=salus_tables),
     "fluid": System(decide=decide_fluid, input_model=FluidInput, answer_model=FluidAnswer, tables=fluid_tables),
+    "videostorm": System(
+        decide=decide_videostorm,
+        input_model=VideostormInput,
+        answer_model=VideostormAnswer,
+        tables=videostorm_tables,
+    ),
 }
 
 

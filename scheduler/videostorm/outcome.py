@@ -37,6 +37,13 @@ def allocation(
     )
 
 
+def expected(
+    queries: Sequence[Query], options: Sequence[Option], shares_pct: Sequence[float], rules: Rules
+) -> tuple[Given, ...]:
+    """What each query can expect of an option and a share, whatever the capacity."""
+    return tuple(part for part, _ in _parts(queries, options, np.asarray(shares_pct, float), rules.horizon_s))
+
+
 def _within(shares_pct: np.ndarray, capacity_pct: float) -> np.ndarray:
     """`shares_pct` without the rounding error that would bring their sum above the capacity."""
     over = math.fsum(shares_pct) - capacity_pct
@@ -70,5 +77,6 @@ def _part(query: Query, option: Option, share_pct: float, lag_s: float, served: 
         option=None if paused else option.name,
         lag_s=lag_s,
         utility=query.utility.at(quality, lag_s),
+        quality=quality,
     )
     return given, not late and quality >= query.utility.quality_goal - SAME

@@ -84,13 +84,14 @@ class Query:
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """One query's part. option: knobs to run with, None: paused for want of capacity; lag_s: predicted at the horizon; utility: expected
-    there."""
+    there; quality: of the option, for a live camera times the part of its frames that fits."""
 
     query: str
     share_pct: float
     option: str | None
     lag_s: float
     utility: float
+    quality: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
