@@ -26,14 +26,21 @@ def documented_code(page: str, first_line: str) -> str:
     return code
 
 
-def make_package(folder: Path, package: str, *, modules: dict[str, str], tasks: dict[str, str]) -> None:
-    """Writes what `pip install` leaves behind. tasks: entry points, name -> 'module:object'."""
+def make_package(
+    folder: Path, package: str, *, modules: dict[str, str], tasks: dict[str, str] | None = None,
+    transforms: dict[str, str] | None = None,
+) -> None:  # fmt: skip
+    """Writes what `pip install` leaves behind. tasks, transforms: entry points, name -> 'module:object'."""
     for name, code in modules.items():
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
     info = folder / f"{package.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    lines = ["[driftbox.tasks]", *(f"{name} = {value}" for name, value in tasks.items())]
+    lines = [
+        line
+        for group, entries in (("tasks", tasks), ("transforms", transforms))
+        for line in (f"[driftbox.{group}]", *(f"{name} = {value}" for name, value in (entries or {}).items()))
+    ]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
