@@ -1,0 +1,252 @@
+"""`driftbox profile` from the configuration to the data folder, on a scripted video with scripted models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import JobError, StreamError, UsageError
+from configs.load import parse_config
+from configs.schema import BoxConfig
+from edge.cli import main
+from edge.profiler import chain, clips
+from edge.profiler.command import ProfileOptions, keep_profile, profile_command, stored_profile, subject_of
+from edge.profiler.profile import CameraProfile, MeasuredOption
+from edge.runtime import STRIDES
+from edge.store.store import Store
+from models.detector import DetectorSpec
+from models.fake import FakeDetector, scripted_image
+from scheduler.types import Detections, Frame
+from streams.samples import SampleStore
+from tests.support import fakes
+from tests.support.fakes import put_fakes_in_the_zoo
+from tests.support.scripted_video import write_scripted_video
+
+
+@pytest.fixture(autouse=True)
+def scripted_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_fakes_in_the_zoo(monkeypatch)
+
+
+def config_text(folder: Path, video: Path | str, *, edge: str = "fake", fps: float = 10.0) -> str:
+    return (
+        f"box: {{data_dir: {folder / 'data'}}}\nmodels: {{edge: {edge}, golden: fake-other, golden_score_min: 0.25}}\n"
+        f"cameras: [{{id: gate, url: {video}, fps: {fps}}}]\n"
+    )
+
+
+def config_of(folder: Path, video: Path | str, **changes: object) -> BoxConfig:
+    return parse_config(config_text(folder, video, **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    return write_scripted_video(tmp_path / "street.mp4", frames=24, change_every=3)
+
+
+#: Rates times heights that a scripted picture (128 x 96 px, a model of 128 px) is tried at.
+SETTINGS = 6 * 3
+
+
+def whole(found: CameraProfile) -> dict[object, MeasuredOption]:
+    """By stride, those whose model sees the whole picture: scripted models know no other."""
+    return {o.setting[chain.STRIDE]: o for o in found.options if not o.height_px}
+
+
+def measured(config: BoxConfig, **options: object) -> CameraProfile:
+    given = ProfileOptions(**{"clip_s": 2.4, **options})  # type: ignore[arg-type]
+    found, _ = profile_command(config, "gate", given, device="cpu", curve=STRIDES)
+    return found
+
+
+def test_a_camera_that_is_a_recording_is_profiled_on_it(tmp_path: Path, video: Path) -> None:
+    found = measured(config_of(tmp_path, video), all_settings=True)
+    assert (found.source, found.frames, found.fps, found.cost.settings) == ("street.mp4", 24, 10.0, SETTINGS)
+    by_stride = whole(found)
+    assert by_stride[1].quality == 1.0  # the same scripted model labels
+    assert by_stride[3].quality == 1.0  # the scene changes every third frame
+    assert by_stride[8].quality < 0.6
+    assert by_stride[1].fps == pytest.approx(10.0)
+    assert by_stride[2].device_s == pytest.approx(by_stride[1].device_s / 2, rel=0.5)
+    assert all(o.decode_s > 0 and o.cpu_s >= o.decode_s for o in found.options)
+    assert found.cost.every_measured
+    assert found.serving == {chain.MODEL: "fake", chain.FORM: "trained"}
+
+
+def test_a_search_finds_what_measuring_everything_finds(tmp_path: Path, video: Path) -> None:
+    config = config_of(tmp_path, video)
+    every, searched = measured(config, all_settings=True), measured(config)
+    assert searched.cost.settings < every.cost.settings
+    best = {o.name: o.quality for o in every.options}
+    assert all(o.quality == best[o.name] for o in searched.options)
+    assert max(o.quality for o in searched.options) == 1.0
+
+
+def test_the_profile_is_kept_and_read_back(tmp_path: Path, video: Path) -> None:
+    config = config_of(tmp_path, video)
+    found, version = profile_command(config, "gate", ProfileOptions(clip_s=1.0), device="cpu", curve=STRIDES)
+    assert version == 1
+    with Store(config.box.data_dir / "driftbox.db") as store:
+        assert stored_profile(store, "gate") == (1, found)
+        assert stored_profile(store, "yard") is None
+    assert keep_profile(config.box.data_dir, found) == 2
+
+
+def test_nothing_is_kept_that_was_not_to_be(tmp_path: Path, video: Path) -> None:
+    config = config_of(tmp_path, video)
+    _, version = profile_command(config, "gate", ProfileOptions(clip_s=1.0, keep=False), device="cpu", curve=STRIDES)
+    assert version is None
+    assert not (config.box.data_dir / "driftbox.db").exists()
+
+
+def test_samples_stand_for_frames_and_rates_are_assumed(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "rtsp://192.0.2.1/x", fps=4.0)
+    samples = SampleStore(config.box.data_dir / "samples")
+    for seq in range(8):
+        image = scripted_image(seq)[0]
+        samples.add(Frame(stream="gate", seq=seq, captured_s=float(seq), captured_utc=float(seq), image=image), 0)
+    found = measured(config)
+    assert found.source == "8 samples"
+    assert "usual curve" in found.assumed
+    full = whole(found)[1]
+    assert {(stride, round(o.quality / full.quality, 6)) for stride, o in whole(found).items()} == set(STRIDES)
+    assert len({o.name for o in found.options}) == len(found.options)
+    assert full.fps == 4.0
+
+
+def test_too_few_samples_are_said(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "rtsp://192.0.2.1/x")
+    with pytest.raises(UsageError, match="no samples"):
+        measured(config)
+    SampleStore(config.box.data_dir / "samples")
+    with pytest.raises(JobError, match="too few") as raised:
+        measured(config)
+    assert "--video" in raised.value.remedy
+
+
+def test_a_video_of_one_frame(tmp_path: Path) -> None:
+    one = write_scripted_video(tmp_path / "one.mp4", frames=1)
+    found = measured(config_of(tmp_path, one), all_settings=True)
+    assert found.frames == 1
+    assert {o.quality for o in whole(found).values()} == {1.0}  # every rate has analysed it
+
+
+def test_a_stretch_behind_the_end_is_the_callers_mistake(tmp_path: Path, video: Path) -> None:
+    with pytest.raises(UsageError, match=r"lasts 2\.4 s"):
+        measured(config_of(tmp_path, video), start_s=60.0)
+
+
+def test_what_is_no_video_is_said(tmp_path: Path) -> None:
+    text = tmp_path / "x.mp4"
+    text.write_text("not a video")
+    with pytest.raises(StreamError):
+        measured(config_of(tmp_path, text))
+
+
+def test_a_clip_that_does_not_fit_into_memory_is_refused(tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clips, "CLIP_MIB", 0.1)
+    with pytest.raises(UsageError, match="memory"):
+        measured(config_of(tmp_path, video))
+
+
+def test_an_unknown_camera_is_said_with_those_there_are(tmp_path: Path, video: Path) -> None:
+    with pytest.raises(UsageError, match="no camera 'door'") as raised:
+        profile_command(config_of(tmp_path, video), "door", ProfileOptions(), device="cpu", curve=STRIDES)
+    assert "gate" in raised.value.remedy
+
+
+class Broken(FakeDetector):
+    """Throws, or gives boxes that are no numbers."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(skill=1.0, arch=f"fake-{how}")
+        self._how = how
+
+    def predict(self, images, **options):  # type: ignore[no-untyped-def]
+        if self._how == "throws":
+            raise RuntimeError("a made-up fault")
+        nan = np.full((1, 4), np.nan, np.float32)
+        return [Detections(xyxy=nan, score=np.ones(1, np.float32), class_id=np.zeros(1, np.int64)) for _ in images]
+
+
+@pytest.mark.parametrize(("how", "said"), [("throws", "made-up fault"), ("nan", "NaN")])
+def test_a_model_that_fails_is_left_out_and_the_other_measured(
+    how: str, said: str, tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fakes.FAKE_ARCHS, f"fake-{how}", lambda: Broken(how))
+    found = measured(config_of(tmp_path, video), models=(f"fake-{how}",), all_settings=True)
+    assert {o.setting[chain.MODEL] for o in found.options} == {"fake"}
+    assert len(found.left_out) == SETTINGS
+    assert said in found.left_out[0].reason
+
+
+def test_a_camera_whose_own_model_fails_gets_no_profile(tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fakes.FAKE_ARCHS, "fake-throws", lambda: Broken("throws"))
+    config = config_of(tmp_path, video, edge="fake-throws")
+    with pytest.raises(UsageError, match="no setting could be measured"):
+        measured(config)
+    assert not (config.box.data_dir / "driftbox.db").exists()
+
+
+def test_a_form_that_this_machine_has_not_is_left_out(tmp_path: Path, video: Path) -> None:
+    found = measured(config_of(tmp_path, video), forms=("tensorrt",), all_settings=True)
+    assert {o.setting[chain.FORM] for o in found.options} == {"trained"}
+    assert len(found.left_out) == SETTINGS
+
+
+def test_the_model_that_serves_is_profiled_not_the_first_one(tmp_path: Path, video: Path) -> None:
+    from edge.clock import SystemClock
+    from edge.shelf import Shelf
+    from edge.store.folder import DataFolder
+
+    config = config_of(tmp_path, video)
+    with DataFolder(config.box.data_dir) as folder, Store(folder.db_path) as store:
+        shelf = Shelf(folder, store, SystemClock())
+        shelf.ensure("gate", "fake", lambda name: FakeDetector(skill=0.77, arch="fake"))
+    subject = subject_of(config, "gate", ProfileOptions(clip_s=1.0), device="cpu", curve=STRIDES)
+    assert subject.load("fake").skill == pytest.approx(0.77)  # type: ignore[attr-defined]
+    assert subject.load("fake-other").spec == DetectorSpec(arch="fake-other", input_px=128)
+
+
+def test_the_command_prints_a_table_and_json(tmp_path: Path, video: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "box.yaml"
+    path.write_text(config_text(tmp_path, video))
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "gate", str(path), "--clip-s", "1", "--exhaustive", "--json"])
+    assert ended.value.code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["version"] == 1
+    assert set(answer["front"]) <= {o["name"] for o in answer["options"]}
+    assert answer["cost"]["settings"] == answer["cost"]["of_settings"] == SETTINGS
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "gate", str(path), "--clip-s", "1", "--no-keep"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "not kept" in said
+    assert "golden labels took" in said
+
+
+def test_a_clip_says_what_moves_when_a_task_asks(tmp_path: Path) -> None:
+    still = write_scripted_video(tmp_path / "still.mp4", frames=12, change_every=12)
+    footage = clips.of_video(still, camera="gate", fps=10.0, regions=True)
+    assert all(scene.regions is not None and not len(scene.regions) for scene in footage.clip.scenes)
+    assert clips.of_video(still, camera="gate", fps=10.0).clip.scenes[0].regions is None
+
+
+@pytest.mark.parametrize(
+    ("fps", "frames", "rate"), [(10.0, 12, 10.0), (5.0, 6, 5.0), (50.0, 12, 10.0), (0.0, 12, 10.0), (3.0, 3, 3.0)]
+)
+def test_a_clip_has_the_frames_of_its_rate(fps: float, frames: int, rate: float, tmp_path: Path) -> None:
+    footage = clips.of_video(write_scripted_video(tmp_path / "a.mp4", frames=12), camera="gate", fps=fps)
+    assert (len(footage.clip.scenes), footage.fps) == (frames, rate)
+    assert footage.clip.seconds == pytest.approx(frames / rate)
+
+
+@pytest.mark.parametrize(
+    ("frames", "frac", "part"), [(60, 0.5, (15, 45)), (1, 0.5, (0, 1)), (3, 0.01, (1, 2)), (4, 1.0, (0, 4))]
+)
+def test_the_middle_of_a_clip(frames: int, frac: float, part: tuple[int, int]) -> None:
+    assert clips.middle(frames, frac) == part
