@@ -19,7 +19,7 @@ from configs.errors import JobCancelled, JobError
 from edge.clock import Clock
 from edge.gpu.base import ComputeBackend, Lane, Role
 from edge.speed_file import JobKind, MeasuredSpeed, SpeedFile
-from models.detector import Detector, YieldPoint
+from models.detector import Detector
 from models.labelled import LabelledImage
 from models.retrain import retrain
 from models.tasks.base import Picture, Task
@@ -37,11 +37,11 @@ JOIN_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A job to be measured. steps: an endless run of it, one iteration per `next`, which may yield at the given point inside."""
+    """A job to be measured. steps: an endless run of it in a lane, one iteration per `next`, with checkpoints of the lane inside."""
 
     kind: JobKind
     model: str
-    steps: Callable[[YieldPoint], Iterator[None]]
+    steps: Callable[[Lane], Iterator[None]]
 
     @property
     def role(self) -> Role:
@@ -95,19 +95,19 @@ def subjects(task: Task, edge: Detector, golden: Detector, pictures: Sequence[Pi
     names: tuple[str, str], score_min: float) -> list[Subject]:  # fmt: skip
     """The three jobs of a task's cameras. names: of the edge and the golden model, as the configuration has them."""
 
-    def infer(point: YieldPoint) -> Iterator[None]:
+    def infer(lane: Lane) -> Iterator[None]:
         while True:
             for picture in pictures:
                 task.predict(edge, [picture], score_min=score_min)
                 yield
 
-    def label(point: YieldPoint) -> Iterator[None]:
+    def label(lane: Lane) -> Iterator[None]:
         while True:
             for picture in pictures:
-                task.labels(golden, [picture], score_min=0.5, yield_point=point)
+                task.labels(golden, [picture], score_min=0.5, yield_point=lane.checkpoint)
                 yield
 
-    def train(point: YieldPoint) -> Iterator[None]:
+    def train(lane: Lane) -> Iterator[None]:
         config = RetrainConfig(name="calibrate", epochs=1_000_000, batch=4, lr=1e-6)
         for _ in retrain(edge.clone(), lessons, config, seed=0, task=task):
             yield
@@ -138,7 +138,7 @@ class _Runner:
 
     def run(self) -> None:
         try:
-            steps = self._subject.steps(self._lane.checkpoint)
+            steps = self._subject.steps(self._lane)
             while True:
                 with self._lane.iteration():
                     next(steps)

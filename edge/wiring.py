@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from configs.catalog import retrain_of
 from configs.errors import ConfigError, JobError, StorageError
 from configs.schema import BoxConfig, CameraEntry
 from configs.tasks import CLASSIFICATION
-from edge import calibrate
+from edge import calibrate, calibrate_processes
 from edge.box_status import RuntimeStatus
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ComputeBackend, DeviceFacts
@@ -590,9 +591,11 @@ def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, fl
         least_pct = 0 if config.gpus.backend == "mig" else 100
         whole = config.gpus.model_copy(update={"capacity_pct": max(least_pct, config.gpus.capacity_pct)})
         backend = backend_of(config.model_copy(update={"gpus": whole}), clock)
+        plan, processes = calibrate.QUICK if quick else calibrate.FULL, processes_of(backend)
+        if processes is not None:
+            plan = replace(plan, most_s=plan.most_s + calibrate_processes.PROCESS_S)
         try:
-            found = [subject for names in models_of(config) for subject in subjects_of(config, *names)]
-            plan = calibrate.QUICK if quick else calibrate.FULL
+            found = [subject for names in models_of(config) for subject in subjects_of(config, *names, processes=processes)]
             seen = calibrate.run(calibrate.Bench(backend, clock), found, plan, progress=progress)
             made = calibrate.concluded(
                 seen, machine=machine(), devices=[f.name for f in backend.facts()], backend=backend.name,
@@ -604,17 +607,24 @@ def calibrate_box(config: BoxConfig, *, quick: bool, progress: Callable[[str, fl
     return made
 
 
-def subjects_of(config: BoxConfig, task_name: str, edge: str, golden: str) -> list[calibrate.Subject]:
-    """The jobs of the cameras of one task with one model, on a plain picture: speed at a share does not depend on what is seen."""
+def subjects_of(
+    config: BoxConfig, task_name: str, edge: str, golden: str, *, processes: MpsBackend | None = None
+) -> list[calibrate.Subject]:
+    """The jobs of the cameras of one task with one model, on a plain picture: speed at a share does not depend on what is seen.
+    processes: where they compute when it is not here."""
     task = task_of(task_name)
     device = device_of_models(config)
     detector, picture = task.load(edge, device=device), plain_picture(task)
     lesson = plain_lesson(picture)
     settle_precision(detector, [lesson], task=task)
-    return calibrate.subjects(
-        task, detector, task.load_golden(golden, device=device), [picture], [lesson] * 8, names=(edge, golden),
-        score_min=config.models.edge_score_min,
-    )  # fmt: skip
+    golden_model, names = task.load_golden(golden, device=device), (edge, golden)
+    score_min, lessons = config.models.edge_score_min, [lesson] * 8
+    if processes is None:
+        return calibrate.subjects(task, detector, golden_model, [picture], lessons, names=names, score_min=score_min)
+    samples = calibrate_processes.kept_lessons(processes.scratch_dir / re.sub(r"\W+", "-", f"{task_name}-{edge}"), lessons)
+    return calibrate_processes.subjects(
+        processes, task, detector, golden_model, [picture], samples, names=names, score_min=score_min
+    )
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

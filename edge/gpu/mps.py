@@ -390,6 +390,11 @@ class MpsBackend(Executor):
     # --- processes ----------------------------------------------------------------------------------------------------
 
     @property
+    def scratch_dir(self) -> Path:
+        """For files that processes read and that go with the backend."""
+        return self._weights_dir / "scratch"
+
+    @property
     def _weights_dir(self) -> Path:
         return self._data_dir / "mps" / "weights"
 

@@ -18,6 +18,9 @@ import pytest
 import torch
 
 from configs.errors import JobError
+from edge import calibrate
+from edge.calibrate import Plan, measure
+from edge.calibrate_processes import kept_lessons, subjects
 from edge.gpu.base import ChangeCost, Lane
 from edge.gpu.fake_mps import FakeClient
 from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib, next_pct
@@ -31,6 +34,8 @@ from edge.shadow import ShadowRules
 from edge.swapping import Swapper
 from models.fake import scripted_image
 from models.golden import Labelling
+from models.labelled import LabelledImage
+from models.tasks.base import Picture
 from models.tasks.detection import DETECTION
 from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
@@ -480,3 +485,23 @@ def test_every_kind_of_job_makes_in_a_process_what_it_makes_here(tmp_path: Path,
     # One process for those that need the golden model, one for the others; the golden weights alone are still there.
     assert len(learning._idle) == 2
     assert [path.name for path in learning._weights_dir.iterdir()] == [Path(learning.keep_golden(golden).path).name]
+
+
+def test_calibrate_measures_what_processes_do(tmp_path: Path, learning: MpsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge, golden = load_detector("tinydet-edge"), load_detector("tinydet-golden")
+    image, truth = scripted_image(3)
+    lessons = kept_lessons(learning.scratch_dir, [LabelledImage(image=image, labels=truth)] * 4)
+    found = subjects(
+        learning, DETECTION, edge, golden, [Picture(image=image)], lessons, names=("edge", "golden"), score_min=0.25
+    )
+    for model in (edge, golden):
+        for name in ("predict", "loss"):
+            monkeypatch.delattr(type(model), name, raising=False)  # nothing of it is computed here
+    plan = Plan(shares_pct=(50.0,), repeats=1, span_s=0.3, most_s=WAIT_S, iterations=4)
+    bench = calibrate.Bench(learning, learning.remote_clock)
+    seen = [measure(bench, subject, 50.0, None, plan) for subject in found]
+    assert [(one.job, one.model) for one in seen if one] == [
+        ("inference", "edge"), ("training", "edge"), ("labelling", "golden"),
+    ]  # fmt: skip
+    assert all(one.throughput > 0 and 0 < one.received_pct <= 60.0 for one in seen if one)
+    assert learning.report() == {}, "no lane is left"

@@ -14,12 +14,13 @@ from configs.load import load_demo
 from edge import calibrate
 from edge.calibrate import Bench, Plan, Subject, concluded, job_speeds, measure, problem_of, shares_of, table
 from edge.clock import FakeClock
+from edge.gpu.base import Lane
 from edge.gpu.lanes import LaneBackend
 from edge.speed_file import MeasuredSpeed, SpeedFile, read_speed, usable_speed, write_speed
 from edge.store.folder import DataFolder
 from edge.wiring import measured_speed, models_of, speed_of
-from models.detector import YieldPoint
 from scheduler.ekya.estimate import SpeedCurve
+from tests.support.fakes import FreeLane
 
 PLAN = Plan(shares_pct=(25.0, 50.0, 100.0), repeats=2, span_s=2.0, most_s=60.0, iterations=4)
 BRIEF = Plan(shares_pct=(50.0, 100.0), repeats=1, span_s=10.0, most_s=90.0, iterations=40)
@@ -49,10 +50,10 @@ def subject(
 ) -> Subject:
     """A job whose iterations compute for cost_s; waits_s: and wait for something that is no compute."""
 
-    def steps(point: YieldPoint) -> Iterator[None]:
+    def steps(lane: Lane) -> Iterator[None]:
         while True:
             bench.clock.work(cost_s / 2)
-            point()
+            lane.checkpoint()
             bench.clock.work(cost_s / 2)
             if waits_s:
                 bench.clock.sleep(waits_s)
@@ -99,7 +100,7 @@ def test_what_is_too_slow_at_a_share_is_left_out_once_and_for_all() -> None:
 def test_a_job_that_fails_is_named_and_leaves_no_lane_behind() -> None:
     bench = VirtualBench()
 
-    def steps(point: YieldPoint) -> Iterator[None]:
+    def steps(lane: Lane) -> Iterator[None]:
         yield
         raise ArithmeticError("the loss became nan")
 
@@ -286,6 +287,6 @@ def test_the_jobs_of_the_demos_models_really_run() -> None:
         ("inference", "tinydet-edge", "infer"), ("training", "tinydet-edge", "learn"), ("labelling", "tinydet-golden", "learn"),
     ]  # fmt: skip
     for job in found:
-        steps = job.steps(lambda: None)
+        steps = job.steps(FreeLane())
         next(steps)
         next(steps)
