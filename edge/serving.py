@@ -23,7 +23,7 @@ import numpy as np
 
 from configs.errors import DriftboxError, JobError, StorageError, redact
 from configs.files import atomic_write
-from models.detector import Detector, YieldPoint
+from models.detector import Detector, DetectorSpec, YieldPoint
 from models.evaluate import MatchCounts, match_counts
 from models.serving.base import Builder, Runtime
 from models.serving.build import ChildBuilder
@@ -176,7 +176,7 @@ class Serving:
         trained = [detector.predict([picture])[0] for picture in pictures]
         if self._choice != AUTO:
             return self._tried((self._choice,), detector, camera_id, pictures, trained)
-        key = f"{detector.spec.arch}@{detector.spec.input_px} | {machine()} | {versions(_LIBRARIES)}"
+        key = choice_key(detector.spec)
         known = self._choices.get(key)
         if known is None:
             return self._measured(key, detector, camera_id, pictures, trained)
@@ -249,6 +249,20 @@ class Serving:
 
 #: Libraries whose versions a remembered choice depends on.
 _LIBRARIES = ("torch", "onnxruntime", "openvino", "nncf", "tensorrt")
+
+
+def choice_key(spec: DetectorSpec) -> str:
+    """Under which the choice for models of a kind is remembered: it is of this machine and these libraries."""
+    return f"{spec.arch}@{spec.input_px} | {machine()} | {versions(_LIBRARIES)}"
+
+
+def form_in_use(choice: str, folder: Path, spec: DetectorSpec) -> str:
+    """The form that a box with `models.serving` = choice serves models of this kind in, by what it remembers in `folder`; 'trained'
+    where it has not chosen yet."""
+    if choice != AUTO:
+        return choice
+    known = Choices(folder).get(choice_key(spec))
+    return known.order[0] if known is not None and known.order else TRAINED
 
 
 def candidates(runtimes: Callable[[str], Runtime] = runtime_of) -> tuple[str, ...]:

@@ -18,10 +18,11 @@ from edge.profiler.models import ReadyModels
 from edge.profiler.profile import USUAL_FPS, CameraProfile, MeasuredOption, ProfilingCost, read_profile
 from edge.profiler.profiler import BETA, PROBE_FRAC, Found, Plan, Told, exhaustive, greedy, silent
 from edge.queries.base import Cost, Meter, Tools
+from edge.serving import form_in_use
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from models.detector import Detector
-from models.serving.cache import machine
+from models.serving.cache import FormCache, machine
 from models.tasks.base import Picture, Scoring, Task
 from models.tasks.registry import task_of
 from models.zoo import spec_of, split_size
@@ -70,6 +71,7 @@ class Subject:
     input_px: int = 320
     curve: Curve = ((1, 1.0),)
     memo: Memo = field(default_factory=Memo)
+    forms_cache: FormCache | None = None
 
 
 def camera_of(config: BoxConfig, camera: str) -> CameraEntry:
@@ -112,7 +114,9 @@ def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = s
     space = _space(subject, options)
     spec = space.spec(subject.camera)
     pictures = [Picture(image=scene.image, regions=scene.regions) for scene in subject.footage.clip.scenes]
-    ready = ReadyModels(subject.task, subject.load, pictures, own_size=len(space.heights_px) > 1)
+    ready = ReadyModels(
+        subject.task, subject.load, pictures, own_size=len(space.heights_px) > 1, cache=subject.forms_cache
+    )  # fmt: skip
     measuring = _Measuring(subject=subject, truth=truth, space=space, ready=ready)
     frames = len(truth.labels)
     if options.all_settings:
@@ -264,11 +268,14 @@ def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, devic
         golden_score_min=config.models.golden_score_min, score_min=config.models.edge_score_min, iou_min=config.models.iou_min
     )
     base, size_px = split_size(model)
+    forms = config.box.data_dir / "forms"
+    form = chain.TRAINED if device == "cuda" else form_in_use(config.models.serving, forms, load(model).spec)
     return Subject(
-        camera=camera, task=task, model=model, form=chain.TRAINED, load=load, golden_name=golden,
+        camera=camera, task=task, model=model, form=form, load=load, golden_name=golden,
         golden=lambda: task.load_golden(golden, device=device), scoring=scoring,
         footage=footage_of(config, entry, options, task), watched_fps=entry.fps or USUAL_FPS,
         on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
+        forms_cache=FormCache(forms) if forms.is_dir() else None,
     )  # fmt: skip
 
 

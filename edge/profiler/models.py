@@ -10,6 +10,7 @@ from configs.errors import UsageError
 from edge.profiler.chain import TRAINED
 from edge.resolution import at_own_size, reduced
 from models.detector import Detector
+from models.serving.cache import FormCache
 from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
 from models.tasks.base import Picture, Task
@@ -18,10 +19,19 @@ from models.tasks.base import Picture, Task
 class ReadyModels:
     """Loads each model once, and makes each form once per height. load: name -> the model as trained; pictures: of the clip, for
     forms
-    that calibrate and to warm up on; own_size: small pictures are not enlarged (a resolution knob is turned)."""
+    that calibrate and to warm up on; own_size: small pictures are not enlarged (a resolution knob is turned); cache: of forms that the
+    box has made."""
 
-    def __init__(self, task: Task, load: Callable[[str], Detector], pictures: Sequence[Picture], *, own_size: bool) -> None:
-        self._task, self._load, self._pictures, self._own_size = task, load, list(pictures), own_size
+    def __init__(
+        self,
+        task: Task,
+        load: Callable[[str], Detector],
+        pictures: Sequence[Picture],
+        *,
+        own_size: bool,
+        cache: FormCache | None = None,
+    ) -> None:
+        self._task, self._load, self._pictures, self._own_size, self._cache = task, load, list(pictures), own_size, cache
         self._trained: dict[str, Detector] = {}
         self._forms: dict[tuple[str, str], Detector] = {}
         self._warm: set[tuple[str, str, int]] = set()
@@ -48,7 +58,7 @@ class ReadyModels:
             trained = self.trained(model)
             images = [reduced(p, 0).image for p in self._pictures]
             self._forms[model, form] = ServedDetector(
-                trained, runtime, lambda body, shape: open_form(runtime, body, shape, images), max_forms=8
+                trained, runtime, lambda body, shape: open_form(runtime, body, shape, images, cache=self._cache), max_forms=8
             )
         return self._forms[model, form]
 
