@@ -269,6 +269,7 @@ class BoxRuntime:
                 offered=self.parts.shelf.offered(camera_id),
                 retrain=entry.retrain,
                 arch=f"{entry.task.name}/{entry.arch}",
+                utility=knob_loop.together(entry.queries.utilities()) if entry.queries is not None else None,
             )  # fmt: skip
         )
 

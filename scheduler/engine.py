@@ -160,7 +160,7 @@ class BoxEngine:
         self.state.streams[event.stream] = StreamState(
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
             observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED], offered=event.offered,
-            retrain=event.retrain, replaced=event.replaced, arch=event.arch,
+            retrain=event.retrain, replaced=event.replaced, arch=event.arch, utility=event.utility,
         )  # fmt: skip
         self._reshare(event.at_s)
 
@@ -209,6 +209,20 @@ class BoxEngine:
             stream.infer_pct = given.share_pct
             self._set_knobs(stream, given.option if given.share_pct > 0 else None)
         self._emit_shares()
+        self._look_at_goals()
+
+    def _look_at_goals(self) -> None:
+        """Says when a camera's goal cannot be met, and when it is met again."""
+        for stream in self.state.ordered():
+            unmet = knob_loop.unmet(stream)
+            if unmet == stream.unmet or stream.utility is None:
+                continue
+            stream.unmet = unmet
+            goal, shown = stream.utility.quality_goal, stream.shown_quality()
+            text = f"quality {shown:.2f} is below the goal {goal:.2f} of its queries: the best that its share and model give"
+            self._note(
+                stream.id, "goal", text if unmet else f"quality {shown:.2f} meets the goal {goal:.2f} of its queries again"
+            )
 
     def _rolled_back(self, event: ModelRolledBack) -> None:
         stream = self.state.streams.get(event.stream)
@@ -834,6 +848,7 @@ class BoxEngine:
             starts.extend(self._starts(stream, entry, snapshot))
         self.state.infer_pct = sum(s.infer_pct for s in self.state.streams.values() if s.live)
         self._emit_shares()
+        self._look_at_goals()
         self._out.extend(starts)
 
     def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:

@@ -232,6 +232,8 @@ class StreamState:
     version: str
     quality: float | None = None
     arch: str = ""
+    utility: Utility | None = None  # of its queries
+    unmet: bool = False  # its quality goal cannot be met now, and that was told
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
     left: dict[str, Left] = field(default_factory=dict)

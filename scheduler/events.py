@@ -19,6 +19,7 @@ from scheduler.types import (
     Signature,
     Traits,
 )
+from scheduler.videostorm.types import Utility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,8 @@ class CameraAdded(Event):
     """A camera joins. version: its serving model; quality: last measured quality of that model or None; observations: what came of
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
     retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
-    '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`)."""
+    '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`);
+    utility: what quality and lag are worth to those who ask it something, None: as to everybody."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
@@ -50,6 +52,7 @@ class CameraAdded(Event):
     replaced: str | None = None
     offered: tuple[str, ...] = ()
     arch: str = ""
+    utility: Utility | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ tried on the eight cameras of docs/learning.md and won nothing (mean F1 0.615 ag
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.events import Load
 from scheduler.pricing import ChangePrice
 from scheduler.videostorm.allocate import allocate
-from scheduler.videostorm.types import Allocation, Given, Option, Query
+from scheduler.videostorm.types import Allocation, Given, Option, Query, Utility
 
 #: A share that is short by less than this many points is enough.
 SAME_PCT = 0.5
@@ -51,6 +51,24 @@ def inference_pct(state: BoxState, config: EngineConfig) -> float:
     return max(0.0, config.capacity_pct - learning)
 
 
+def together(utilities: Sequence[Utility]) -> Utility | None:
+    """What a camera's quality and lag are worth when several ask it something: the strictest goals, and weights that add up. None: nobody
+    asks."""
+    if not utilities:
+        return None
+    return Utility(
+        base=sum(u.base for u in utilities), quality_weight=sum(u.quality_weight for u in utilities),
+        quality_goal=max(u.quality_goal for u in utilities), lag_weight_per_s=sum(u.lag_weight_per_s for u in utilities),
+        lag_goal_s=min(u.lag_goal_s for u in utilities), quality_penalty=sum(u.quality_penalty for u in utilities),
+    )  # fmt: skip
+
+
+def unmet(stream: StreamState) -> bool:
+    """Whether what people see of the camera is worse than the goal of its queries; unknown quality is not."""
+    goal = stream.utility.quality_goal if stream.utility is not None else 0.0
+    return stream.live and stream.quality is not None and stream.shown_quality() < goal
+
+
 def _quick(change: ChangePrice) -> bool:
     """Where a new share means a new process, shares change with the plan only."""
     return change.settle_s <= QUICK_S and change.gpu_s <= QUICK_S and change.blind_s <= 0
@@ -61,7 +79,7 @@ def _query(stream: StreamState, config: EngineConfig, lag_s: float) -> Query:
     return Query(
         id=stream.id,
         options=tuple(Option(name=k.name, demand_pct=k.demand_pct, quality=quality * k.quality_frac) for k in stream.knobs),
-        utility=config.knob_utility, lag_s=lag_s, current=stream.knob, current_pct=stream.infer_pct, may_lag=lag_s > 0,
+        utility=stream.utility or config.knob_utility, lag_s=lag_s, current=stream.knob, current_pct=stream.infer_pct, may_lag=lag_s > 0,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from edge.pool.turn import Turn, taken
 from edge.queries.base import Cost, KnobValue, Meter, QuerySpec, Scene, Setting, Told, Tools, scene_of
 from edge.queries.registry import query_spec
 from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
+from scheduler.videostorm.types import Utility
 
 log = logging.getLogger("driftbox")
 
@@ -167,6 +168,10 @@ class CameraQueries:
         running = [self._report(name, state, now_s) for name, state in self.runner.queries.items()]
         broken = [QueryReport(name=n, state="unusable", reason=why, setting={}, told={}) for n, why in self.broken.items()]
         return tuple(sorted([*running, *broken], key=lambda report: report.name))
+
+    def utilities(self) -> list[Utility]:
+        """What quality and lag are worth to each query that runs."""
+        return [state.spec.utility() for state in self.runner.queries.values()]
 
     def stop(self) -> None:
         """Ends the thread after the frame in work; does not wait for it."""

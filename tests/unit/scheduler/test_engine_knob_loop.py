@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from scheduler import knob_loop
 from scheduler.codec import decode, encode
-from scheduler.commands import Command, SetKnobs, SetShares
+from scheduler.commands import Command, Note, SetKnobs, SetShares
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import BoxStarted, CameraAdded, CameraHealth, KnobsDue, KnobsMeasured, Load, TimerFired
 from scheduler.pricing import ChangePrice
 from scheduler.types import KnobProfile, RetrainConfig
+from scheduler.videostorm.types import Utility
 
 ENGINE = EngineConfig(
     window_s=100, first_window_s=100, prep_pct=40, retrain=(RetrainConfig(name="full", epochs=4),), knob_loop=True, policy="lookahead",
@@ -204,3 +205,56 @@ def test_where_a_new_share_means_a_new_process_shares_change_with_the_plan_only(
     planned(engine)
     dearer(engine, "a", 120.0)
     assert due(engine) == []
+
+
+# --- what queries want ------------------------------------------------------------------------------------------------
+
+
+def with_goals(goals: dict[str, Utility], costs: float, quality: float = 0.6) -> BoxEngine:
+    engine = BoxEngine(ENGINE)
+    for camera, utility in goals.items():
+        engine.handle(
+            CameraAdded(
+                at_s=0, stream=camera, knobs=menu(costs), version=f"{camera}-0", quality=quality, utility=utility
+            )  # fmt: skip
+        )
+    engine.handle(BoxStarted(at_s=0, window=0))
+    planned(engine)
+    return engine
+
+
+def test_several_queries_of_a_camera_want_the_strictest_and_weigh_together() -> None:
+    both = knob_loop.together(
+        [Utility(quality_goal=0.4, lag_goal_s=5, quality_weight=2), Utility(quality_goal=0.7, lag_goal_s=9, quality_penalty=3)]
+    )
+    assert both == Utility(quality_goal=0.7, lag_goal_s=5, quality_weight=3, lag_weight_per_s=2, quality_penalty=3)
+    assert knob_loop.together([]) is None
+
+
+def test_a_camera_whose_queries_weigh_more_keeps_its_frames_when_room_gets_scarce() -> None:
+    engine = with_goals({"a": Utility(quality_weight=1), "b": Utility(quality_weight=5)}, 40.0)
+    dearer(engine, "a", 70.0, at_s=5)
+    dearer(engine, "b", 70.0, at_s=5)
+    due(engine)
+    assert engine.state.streams["b"].knob == "every"
+    assert engine.state.streams["a"].knob == "1/2", "six of seven of every second frame are more than every fourth"
+
+
+def test_a_goal_that_cannot_be_met_is_said_once_and_so_is_its_return() -> None:
+    goal = Utility(quality_goal=0.55, quality_penalty=2)
+    engine = with_goals({"a": goal, "b": Utility()}, 40.0)
+    assert not engine.state.streams["a"].unmet
+    dearer(engine, "a", 300.0, at_s=5)
+    dearer(engine, "b", 300.0, at_s=5)
+    told = [c for c in [*due(engine), *due(engine, 7)] if isinstance(c, Note)]
+    assert [(note.stream, note.code) for note in told] == [("a", "goal")]
+    assert "0.55" in told[0].text
+    dearer(engine, "a", 10.0, at_s=8)
+    dearer(engine, "b", 10.0, at_s=8)
+    told = [c for c in due(engine, 9) if isinstance(c, Note)]
+    assert ["meets" in note.text for note in told] == [True]
+
+
+def test_what_a_camera_is_worth_survives_the_journal() -> None:
+    added = CameraAdded(at_s=0, stream="a", knobs=menu(3.0), version="a-0", utility=Utility(quality_goal=0.5, lag_goal_s=2))
+    assert decode(encode(added)) == added
