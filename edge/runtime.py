@@ -441,6 +441,8 @@ class BoxRuntime:
             return
         if found.reduces:
             at_own_size(entry.worker.serving()[1])
+        stream = self.parts.engine.state.streams.get(camera_id)
+        found.knob = stream.knob if stream is not None else None  # a name means the same in every menu
         entry.menu, entry.knobs = found, found.knobs
         self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
         text = f"plans use version {found.version} of its profile: {len(found.knobs)} settings of its knobs"

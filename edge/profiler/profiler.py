@@ -29,7 +29,7 @@ STARTS = 3
 #: Part of a clip that the search looks at.
 PROBE_FRAC = 0.5
 #: Settings that a search measures at most, as a part of all there are, and at least.
-BUDGET_FRAC, BUDGET_MIN = 0.12, 10
+BUDGET_FRAC, BUDGET_MIN = 0.2, 10
 #: (what is being measured, how many were, of at most how many).
 Told = Callable[[str, int, int], None]
 
