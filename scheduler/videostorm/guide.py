@@ -20,6 +20,9 @@ PULL = 0.01
 #: Qualities and demands below this (part of the largest demand) count as this: their logarithms are of no use.
 LEAST_QUALITY, LEAST_DEMAND_FRAC = 0.02, 1e-6
 
+#: Demands within this factor are taken as equal: an expected one is not exact.
+ALIKE = 1.05
+
 #: Largest space that is predicted in one go.
 MOST = 20_000
 
@@ -56,7 +59,7 @@ def _gains(every: np.ndarray, rows: np.ndarray, demand: np.ndarray, quality: np.
     hopes = np.minimum(1.0, np.exp(fitted + doubt))
     order = np.argsort(demand, kind="stable")
     front = np.concatenate([[0.0], np.maximum.accumulate(quality[order])])
-    return hopes - front[np.searchsorted(demand[order], costs, side="right")], costs
+    return hopes - front[np.searchsorted(demand[order], ALIKE * costs, side="right")], costs
 
 
 def _fitted(every: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
