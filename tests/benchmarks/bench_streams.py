@@ -7,9 +7,11 @@ no B pictures, a keyframe every 2 s. CPU time is that of this process; RTSP serv
 
 decode   CPU seconds per second of video. Bare libav: PyAV's demux and decode of every picture, one thread, nothing else. Ours: the
          camera (reader, queue, decoder, conversion to RGB of the pictures used) and a thread that takes the pictures. Both in turns.
-cameras  The bound is arithmetic: cores / (5 x (bare decode of a picture + the model alone on it)), in CPU time. Cameras are files that
+cameras  The bound is arithmetic: cores / (5 x (bare decode of a picture + the model alone on it)), in CPU time, of a dozen decoders and
+         models that take turns in one thread with nothing around them. Cameras are files that
          play in real time, each with a model of its own, in one process on the box's lanes. Largest number of which *all* keep 95 % of
-         5 fps for 10 s, found by bisection. Other processes take cores away: the bound is also given for what they left.
+         5 fps for 10 s, found by bisection. Other processes take cores away: the bound is also given for what they left. Beside it, what
+         part of the process's CPU time the decoder and the models take: no neighbour changes that much.
 latency  A server in another process renders a picture, writes the machine's monotonic time into its pixels, encodes and sends it.
          Event: the worker has its boxes. Unloaded only when the machine is: the load average is printed.
 """
@@ -28,14 +30,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
 
 import av
 import cv2
 import numpy as np
 import torch
 from av.video.frame import VideoFrame
-from av.video.stream import VideoStream
 
 from edge.clock import SystemClock
 from edge.gpu.lanes import LaneBackend, usable_cores
@@ -49,17 +50,21 @@ from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
 from scheduler.types import Frame, KnobProfile
 from streams import avio
+from streams import camera as camera_module
 from streams.camera import PyavCamera, open_camera, open_options
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import MountSpec, RtspServerProcess
 from streams.url import SourceUrl
 from streams.video import read_frames
 
+T = TypeVar("T")
 WIDTH, HEIGHT, CAMERA_FPS, USED_FPS = 1280, 720, 25.0, 5.0
 SMALL_WIDTH, SMALL_HEIGHT, SMALL_FPS = 640, 360, 5.0
 KEPT_FRAC = 0.95
 MODEL, FORM = "tinydet-edge", "openvino-int8"
 SETTLE_S = 3.0
+#: Decoders and models that take turns where the arithmetic bound is measured.
+IN_TURNS = 12
 SMALL_NEED = MemoryNeed(persistent_mib=5.0, ephemeral_mib=5.0)
 PEER = "Frigate: 5 fps by default, 1000 / (inference ms) detections/s: 20 cameras for a detector of 10 ms, decode apart"
 
@@ -81,7 +86,7 @@ class Row:
 def encode(path: Path, pictures: Iterator[np.ndarray], *, width: int, height: int, fps: float, crf: int) -> Path:
     """A video file as a camera would send it."""
     with av.open(str(path), "w") as container:
-        stream = cast(VideoStream, container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001)))
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", round(2 * fps)
         stream.options = {"preset": "veryfast", "crf": str(crf), "bf": "0", "x264-params": "scenecut=0:threads=2"}
         for picture in pictures:
@@ -220,14 +225,25 @@ def int8(folder: Path, pictures: Sequence[np.ndarray]) -> ServedDetector:
     return made
 
 
-def alone_ms(detector: Detector, pictures: Sequence[np.ndarray]) -> float:
-    """CPU milliseconds of the model on a picture, nothing else in the process at work."""
-    costs = []
-    for picture in pictures:
-        started_s = time.thread_time()
-        detector.predict([picture])
-        costs.append(1000 * (time.thread_time() - started_s))
-    return statistics.median(costs[len(costs) // 10 :])
+def alone_ms(detectors: Sequence[Detector], clip: Path, pictures: Sequence[np.ndarray]) -> tuple[float, float]:
+    """CPU milliseconds (of decoding a picture with bare libav, of the model on it), nothing else at work in the process. Every camera
+    has a decoder and a model of its own, so they take turns here as they do live: what one leaves in the caches is not for the next."""
+    decode_ms, infer_ms = [], []
+    with ExitStack() as stack:
+        readers = []
+        for _ in detectors:
+            container = stack.enter_context(av.open(str(clip)))
+            container.streams.video[0].codec_context.thread_count = 1
+            readers.append(container.demux(video=0))
+        for picture in pictures:
+            for reader, detector in zip(readers, detectors, strict=True):
+                started_s = time.thread_time()
+                next(reader).decode()
+                decoded_s = time.thread_time()
+                detector.predict([picture])
+                decode_ms.append(1000 * (decoded_s - started_s))
+                infer_ms.append(1000 * (time.thread_time() - decoded_s))
+    return statistics.mean(decode_ms[len(detectors) :]), statistics.mean(infer_ms[len(detectors) :])
 
 
 def busy_s() -> float:
@@ -240,17 +256,47 @@ def busy_s() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
+class Useful:
+    """CPU seconds spent inside a function, summed over all threads that call it. Each thread has a sum of its own."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, float] = {}
+
+    def __call__(self, function: Callable[..., T]) -> Callable[..., T]:
+        def timed(*args: object, **how: object) -> T:
+            started_s = time.thread_time()
+            try:
+                return function(*args, **how)
+            finally:
+                me = threading.get_ident()
+                self._sums[me] = self._sums.get(me, 0.0) + time.thread_time() - started_s
+
+        return timed
+
+    def total_s(self) -> float:
+        return sum(list(self._sums.values()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Some cameras for some seconds. kept: the slowest camera's rate, as a part of 5 fps; cpu_ms: of this process per analysed
-    picture; others: cores that other processes used; used: cores that this one did."""
+    picture; useful: part of it spent inside libav's decoder and the models; others: cores that other processes used; used: cores that
+    this one did."""
 
     cameras: int
     kept: float
     mean: float
     cpu_ms: float
+    useful: float
     others: float
     used: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cameras} cameras: slowest {100 * self.kept:.0f} %, mean {100 * self.mean:.0f} % of {SMALL_FPS:g} fps; "
+            f"{self.cpu_ms:.2f} ms CPU a picture, {100 * self.useful:.0f} % of it decoder and models; "
+            f"{self.used:.2f} cores ours, {self.others:.2f} others'"
+        )
 
 
 class Fleet:
@@ -260,8 +306,13 @@ class Fleet:
         self.backend = LaneBackend()
         self.workers: list[InferenceWorker] = []
         self._running = 0
+        self._useful = Useful()
+        # Only here, where cameras are counted: what the ratios of `decode` compare stays as it is.
+        self._pictures = camera_module._pictures
+        camera_module._pictures = self._useful(self._pictures)
         clock = SystemClock()
         for n, detector in enumerate(detectors):
+            detector.predict = self._useful(detector.predict)  # type: ignore[method-assign]
             camera = open_camera(f"cam{n}", str(clip), loop=True, seed=n)
             camera.want(fps=SMALL_FPS)
             lane = self.backend.open_lane(f"cam{n}/infer", role="infer", need=SMALL_NEED)
@@ -290,7 +341,7 @@ class Fleet:
         time.sleep(SETTLE_S)
         active = self.workers[:count]
         before = [worker.frames for worker in active]
-        began_s, cpu_s, machine_s = time.monotonic(), time.process_time(), busy_s()
+        began_s, cpu_s, machine_s, useful_s = time.monotonic(), time.process_time(), busy_s(), self._useful.total_s()
         time.sleep(seconds)
         frames = [worker.frames - was for worker, was in zip(active, before, strict=True)]
         cpu_s, took_s = time.process_time() - cpu_s, time.monotonic() - began_s
@@ -299,10 +350,12 @@ class Fleet:
         # A frame more or less at the edges of the span is no sign of anything.
         return Trial(
             cameras=count, kept=min(1.0, (min(frames) + 1) / wanted), mean=sum(frames) / count / wanted,
-            cpu_ms=1000 * cpu_s / max(1, sum(frames)), others=others, used=cpu_s / took_s,
+            cpu_ms=1000 * cpu_s / max(1, sum(frames)), useful=(self._useful.total_s() - useful_s) / cpu_s,
+            others=others, used=cpu_s / took_s,
         )  # fmt: skip
 
     def close(self) -> None:
+        camera_module._pictures = self._pictures
         for worker in self.workers:
             worker.stop()
             self.backend.cancel(f"{worker.camera.id}/infer")
@@ -315,17 +368,15 @@ class Fleet:
 def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     clip = small_clip(folder, asked.data)
     pictures = [image for _, image in read_frames(clip)]
-    decode_ms = 1000 * statistics.median(
-        used_s / count for used_s, count in (bare(str(clip), {}, seconds=40, fps=SMALL_FPS, paced=False) for _ in range(5))
-    )
-    infer_ms = alone_ms(int8(folder, pictures[:40]), pictures)
+    detectors: list[Detector] = [int8(folder, pictures[:40]) for _ in range(IN_TURNS)]
+    decode_ms, infer_ms = alone_ms(detectors, clip, pictures[: 40 if asked.quick else 120])
     cores = usable_cores()
     bound = cores * 1000 / (SMALL_FPS * (decode_ms + infer_ms))
     most = asked.cameras or math.ceil(1.05 * bound)
     print(
         f"  alone: decode {decode_ms:.2f} ms, {MODEL} {FORM} {infer_ms:.2f} ms a picture; bound {bound:.1f} cameras", flush=True
     )
-    fleet = Fleet(clip, [int8(folder, pictures[:40]) for _ in range(most)])
+    fleet = Fleet(clip, [*detectors, *(int8(folder, pictures[:40]) for _ in range(most - IN_TURNS))][:most])
     trials: list[Trial] = []
     try:
         low, high = 0, most + 1
@@ -333,11 +384,7 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
         while high - low > max(1, round(0.02 * bound)) and len(trials) < (4 if asked.quick else 9):
             trial = fleet.trial(at, 6.0 if asked.quick else 12.0)
             trials.append(trial)
-            print(
-                f"  {trial.cameras} cameras: slowest {100 * trial.kept:.0f} %, mean {100 * trial.mean:.0f} % of 5 fps; "
-                f"{trial.cpu_ms:.2f} ms CPU a picture; {trial.used:.2f} cores ours, {trial.others:.2f} others'",
-                flush=True,
-            )
+            print(f"  {trial}", flush=True)
             low, high = (at, high) if trial.kept >= KEPT_FRAC else (low, at)
             at = max(1, (low + high) // 2)
     finally:
@@ -354,12 +401,10 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
         f"({left:.0f}): {100 * best / left:.0f} %" + ("" if quiet else " (needs a quiet machine: not judged)"),
         ok=best >= 0.85 * bound if quiet or best >= 0.85 * bound else None,
     )  # fmt: skip
-    cpu_ms = min((t.cpu_ms for t in trials if t.mean >= 0.9), default=min(t.cpu_ms for t in trials))
-    part = (decode_ms + infer_ms) / cpu_ms
+    judged = kept or min(trials, key=lambda t: t.cameras)
     yield Row(
-        what="CPU time of decode + model alone, as part of all CPU time of the process per analysed picture (needs no quiet machine)",
-        anchor="1.0", to_reach=">= 0.85",
-        measured=f"{part:.2f} ({decode_ms:.2f} + {infer_ms:.2f} of {cpu_ms:.2f} ms)", ok=part >= 0.85,
+        what=f"CPU time inside libav's decoder and the models, of all CPU time of the process, with {judged.cameras} cameras",
+        anchor="1.0", to_reach=">= 0.85", measured=f"{judged.useful:.2f} of {judged.cpu_ms:.2f} ms a picture", ok=judged.useful >= 0.85,
     )  # fmt: skip
 
 
@@ -410,6 +455,12 @@ class Timed(InferenceWorker):
         return seq
 
 
+def wall_s(detector: Detector, picture: np.ndarray) -> float:
+    started_s = time.monotonic()
+    detector.predict([picture])
+    return time.monotonic() - started_s
+
+
 def latency(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     seconds = 8.0 if asked.quick else 30.0
     for camera_fps, used_fps in ((10.0, 10.0), (25.0, 5.0), (5.0, 5.0)):
@@ -419,7 +470,7 @@ def latency(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
         )  # fmt: skip
         scene = stamped(width_px=SMALL_WIDTH, height_px=SMALL_HEIGHT)
         detector = int8(folder, [scene(n) for n in range(20)])
-        infer_ms = alone_ms(detector, [scene(n) for n in range(50)])
+        infer_ms = 1000 * statistics.median(wall_s(detector, scene(n)) for n in range(50))
         with ExitStack() as stack:
             server = RtspServerProcess([mount])
             server.start()
