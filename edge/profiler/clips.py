@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -193,19 +193,3 @@ def truth_of(
 
 def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def part(footage: Footage, truth: Truth, start: int, stop: int) -> tuple[Footage, Truth]:
-    """Frames start..stop of both."""
-    frac = (stop - start) / len(truth.labels)
-    return (
-        replace(footage, clip=footage.clip.part(start, stop)),
-        Truth(labels=truth.labels[start:stop], cost_s=truth.cost_s * frac),
-    )
-
-
-def middle(frames: int, frac: float) -> tuple[int, int]:
-    """First frame, and the first after it, of the middle `frac` of a clip; at least one frame."""
-    count = min(frames, max(1, round(frac * frames)))
-    start = (frames - count) // 2
-    return start, start + count

@@ -16,7 +16,7 @@ from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import LabelJudge, Measurer, Where
 from edge.profiler.models import ReadyModels
 from edge.profiler.profile import USUAL_FPS, CameraProfile, MeasuredOption, ProfilingCost, read_profile
-from edge.profiler.profiler import BETA, PROBE_FRAC, Found, Plan, Told, exhaustive, greedy, silent
+from edge.profiler.profiler import BETA, Found, Plan, Told, exhaustive, greedy, silent
 from edge.queries.base import Cost, Meter, Tools
 from edge.serving import form_in_use
 from edge.store.folder import DataFolder
@@ -112,23 +112,16 @@ def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = s
         told=lambda done, of: told(f"golden labels, {subject.golden_name}", 0, 1),
     )  # fmt: skip
     space = _space(subject, options)
-    spec = space.spec(subject.camera)
     pictures = [Picture(image=scene.image, regions=scene.regions) for scene in subject.footage.clip.scenes]
     ready = ReadyModels(
         subject.task, subject.load, pictures, own_size=len(space.heights_px) > 1, cache=subject.forms_cache
     )  # fmt: skip
     measuring = _Measuring(subject=subject, truth=truth, space=space, ready=ready)
-    frames = len(truth.labels)
     if options.all_settings:
-        found = exhaustive(measuring.measurer(Ledger(), 0, frames), told=told)
+        found = exhaustive(measuring.measurer(), told=told)
     else:
-        ledger = Ledger()
-        plan = Plan(
-            beta=options.beta, seed=options.seed, budget_s=options.budget_s,
-            first=dict(spec.golden_setting()) if options.budget_s is None else None,
-        )  # fmt: skip
-        probe = measuring.measurer(ledger, *clips.middle(frames, PROBE_FRAC))
-        found = greedy(probe, plan, whole=measuring.measurer(ledger, 0, frames), told=told)
+        plan = Plan(beta=options.beta, seed=options.seed, budget_s=options.budget_s)
+        found = greedy(measuring.measurer(), plan, told=told)
     return _profile(subject, options, found, truth, took_s=time.monotonic() - began_s)
 
 
@@ -139,17 +132,15 @@ class _Measuring:
     space: chain.Space
     ready: ReadyModels
 
-    def measurer(self, ledger: Ledger, start: int, stop: int) -> Measurer:
-        """Over frames start..stop of the clip."""
-        subject = self.subject
-        footage, truth = clips.part(subject.footage, self.truth, start, stop)
+    def measurer(self) -> Measurer:
+        subject, truth, footage = self.subject, self.truth, self.subject.footage
         tools = Tools(camera_id=subject.camera, fps=footage.fps, score_min=subject.scoring.score_min)
         graph = Graph(
             self.space.spec(subject.camera), footage.clip, chain.make_with(subject.task, tools, self.ready.ready),
             meter=meter_of(subject.on_gpu), memo=subject.memo, dear=(chain.ANSWER,),
         )  # fmt: skip
         return Measurer(
-            graph=graph, ledger=ledger,
+            graph=graph, ledger=Ledger(),
             judge=LabelJudge(sink=chain.ANSWER, task=subject.task, labels=truth.labels, scoring=subject.scoring),
             where=Where(device_nodes=(chain.ANSWER,), on_gpu=subject.on_gpu),
             memory_mib=lambda setting: self.ready.memory_mib(str(setting[chain.MODEL])),

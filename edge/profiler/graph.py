@@ -52,14 +52,6 @@ class Clip:
         if not len(self.scenes) or not self.seconds > 0:
             raise ValueError(f"a clip needs frames and time, got {len(self.scenes)} frames in {self.seconds} s")
 
-    def part(self, start: int, stop: int) -> Clip:
-        """Frames start..stop (exclusive), with their part of time and decoding. Raises ValueError for none."""
-        frac = (stop - start) / len(self.scenes)
-        return Clip(
-            key=self.key, scenes=self.scenes[start:stop], seconds=self.seconds * frac,
-            decode=Cost(cpu_s=self.decode.cpu_s * frac, gpu_s=self.decode.gpu_s * frac), picture=self.picture,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Item:

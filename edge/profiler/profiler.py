@@ -2,8 +2,8 @@
 section 4.
 
 What we changed from the paper:
-  * the search probes on a part of the clip (the paper: "a small subset of the video"), and what it finds worth keeping is measured on
-    the whole clip;
+  * all settings are measured on the same short clip (the paper: new neighbours on "a small subset of the video"): measured on half of it
+    first, they were ranked wrongly too often (docs/serving.md);
   * D(c) is counted in demands of the golden setting, which is measured first: so one beta suits every camera and machine, and several
     betas in turn find the front along its length;
   * what a measured setting has paid for already is measured with it, for nothing (the lower rates of the same model and resolution);
@@ -26,10 +26,8 @@ from scheduler.videostorm.search import Search
 BETA, SWEEP = 0.3, (1.0, 0.2, 5.0, 25.0)
 #: Starts of a climb (the card's k).
 STARTS = 3
-#: Part of a clip that the search looks at.
-PROBE_FRAC = 0.5
 #: Settings that a search measures at most, as a part of all there are, and at least.
-BUDGET_FRAC, BUDGET_MIN = 0.2, 10
+BUDGET_FRAC, BUDGET_MIN = 0.3, 12
 #: (what is being measured, how many were, of at most how many).
 Told = Callable[[str, int, int], None]
 
@@ -101,32 +99,24 @@ class _Books:
         )  # fmt: skip
 
 
-def greedy(probe: Measurer, plan: Plan, *, whole: Measurer | None = None, told: Told = silent) -> Found:
-    """The search. probe: measures on what the search looks at; whole: measures what was found worth keeping on the whole clip (None:
-    the probe did), into the same ledger. Raises JobCancelled."""
-    run = _Run(probe, plan, told)
+def greedy(measurer: Measurer, plan: Plan, *, told: Told = silent) -> Found:
+    """The search. Raises JobCancelled."""
+    run = _Run(measurer, plan, told)
     run.search_on()
-    if whole is None:
-        return run.books.close(probe, run.tried, run.size)
-    kept = _Books(left_out=run.books.left_out)
-    for option in pareto(run.books.options.values()):
-        told(option.name, run.tried, plan.most(run.size))
-        kept.look(whole, option.setting)
-    kept.demands = run.books.demands
-    return kept.close(whole, run.tried, run.size)
+    return run.books.close(measurer, run.tried, run.size)
 
 
 class _Run:
     """One search on one measurer. tried: settings that it paid for."""
 
-    def __init__(self, probe: Measurer, plan: Plan, told: Told) -> None:
-        self._probe, self._plan, self._told = probe, plan, told
-        self._knobs = {name: knob.values for name, knob in probe.graph.spec.knobs.items()}
+    def __init__(self, measurer: Measurer, plan: Plan, told: Told) -> None:
+        self._measurer, self._plan, self._told = measurer, plan, told
+        self._knobs = {name: knob.values for name, knob in measurer.graph.spec.knobs.items()}
         self.size = size_of(self._knobs)
         self.books, self.tried, self._unit = _Books(), 0, 1.0
         self._search = Search(
             self._knobs, plan.beta, starts=plan.starts, seed=plan.seed, sweep=plan.sweep, budget=plan.most(self.size),
-            first=plan.first or probe.graph.spec.golden_setting(),
+            first=plan.first or measurer.graph.spec.golden_setting(),
         )  # fmt: skip
 
     def search_on(self) -> None:
@@ -134,7 +124,7 @@ class _Run:
         while (setting := self._search.ask()) is not None:
             self._told(name_of(setting), self.tried, self._plan.most(self.size))
             self.tried += 1
-            found = self.books.look(self._probe, setting)
+            found = self.books.look(self._measurer, setting)
             if found is None:
                 self._search.fail(setting)
                 continue
@@ -142,7 +132,10 @@ class _Run:
                 self._unit = found.demand.both_s
             self._tell(setting, found)
             self._take_what_is_free(setting)
-            if self._plan.budget_s is not None and self._probe.where.spent_s(self._probe.ledger.spent) >= self._plan.budget_s:
+            if (
+                self._plan.budget_s is not None
+                and self._measurer.where.spent_s(self._measurer.ledger.spent) >= self._plan.budget_s
+            ):
                 return
 
     def _tell(self, setting: Mapping[str, Any], found: Measured) -> None:
@@ -153,9 +146,9 @@ class _Run:
         for name, values in self._knobs.items():
             for value in values:
                 near = {**setting, name: value}
-                if name_of(near) in self.books.options or not self._probe.is_free(near):
+                if name_of(near) in self.books.options or not self._measurer.is_free(near):
                     continue
-                found = self.books.look(self._probe, near)
+                found = self.books.look(self._measurer, near)
                 if found is not None:
                     self._tell(near, found)
 

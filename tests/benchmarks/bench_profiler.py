@@ -33,7 +33,7 @@ from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import LabelJudge, Measurer, Where
 from edge.profiler.models import ReadyModels
 from edge.profiler.profile import MeasuredOption, pareto
-from edge.profiler.profiler import PROBE_FRAC, Found, Plan, exhaustive, greedy, quality_lost
+from edge.profiler.profiler import Found, Plan, exhaustive, greedy, quality_lost
 from edge.queries.base import Cost, Tools
 from models.tasks.base import Picture, Scoring
 from models.tasks.detection import DETECTION
@@ -80,26 +80,23 @@ class Studied:
         pictures = [Picture(image=scene.image) for scene in self.footage.clip.scenes]
         self.ready = ReadyModels(DETECTION, DETECTION.load, pictures, own_size=len(heights) > 1)
 
-    def measurer(self, ledger: Ledger, start: int = 0, stop: int | None = None) -> Measurer:
-        """Over frames start..stop of the clip."""
-        footage, truth = clips.part(self.footage, self.truth, start, stop or len(self.truth.labels))
+    def measurer(self) -> Measurer:
+        """With books of its own."""
         make = chain.make_with(DETECTION, Tools(camera_id="bench", fps=FPS), self.ready.ready)
         graph = Graph(
-            self.spec, footage.clip, make, meter=lambda: Cost(cpu_s=time.thread_time()), memo=self.memo, dear=(chain.ANSWER,)
+            self.spec,
+            self.footage.clip,
+            make,
+            meter=lambda: Cost(cpu_s=time.thread_time()),
+            memo=self.memo,
+            dear=(chain.ANSWER,),
         )
-        judge = LabelJudge(sink=chain.ANSWER, task=DETECTION, labels=truth.labels, scoring=Scoring())
-        return Measurer(graph=graph, judge=judge, where=Where(device_nodes=(chain.ANSWER,)), ledger=ledger)
+        judge = LabelJudge(sink=chain.ANSWER, task=DETECTION, labels=self.truth.labels, scoring=Scoring())
+        return Measurer(graph=graph, judge=judge, where=Where(device_nodes=(chain.ANSWER,)), ledger=Ledger())
 
-    def row(self, runs: int, probe_frac: float) -> Row:
-        whole = self.measurer(Ledger())
-        every = exhaustive(whole)
-        frames = len(self.truth.labels)
-        start, stop = clips.middle(frames, probe_frac)
-        found = []
-        for seed in range(runs):
-            ledger = Ledger()
-            probe, final = self.measurer(ledger, start, stop), self.measurer(ledger)
-            found.append(greedy(probe, Plan(seed=seed), whole=None if probe_frac >= 1 else final))
+    def row(self, runs: int) -> Row:
+        every = exhaustive(self.measurer())
+        found = [greedy(self.measurer(), Plan(seed=seed)) for seed in range(runs)]
         lost = tuple(quality_lost(run.options, every.options) for run in found)
         return Row(video=self.spec.name, every=every, runs=tuple(found), lost=lost, truth_s=self.truth.cost_s)
 
@@ -166,7 +163,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--only", default=",".join(VIDEOS), help="names of videos")
     parser.add_argument("--clip-s", type=float, default=12.0)
-    parser.add_argument("--probe", type=float, default=PROBE_FRAC, help="part of the clip that the search looks at")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--plots", type=Path, default=None)
     parser.add_argument("--quick", action="store_true", help="one video, 8 s, 18 settings")
@@ -184,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         began_s = time.monotonic()
         clip_s = 8.0 if given.quick else given.clip_s
         study = Studied(given.videos / f"{name}.mp4", models[:1] if given.quick else models, forms, clip_s, Memo(given.cache))
-        rows.append(study.row(given.runs, given.probe))
+        rows.append(study.row(given.runs))
         print(f"{name}: measured in {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
     print_rows(rows)
     print_targets(rows)

@@ -243,10 +243,3 @@ def test_a_clip_has_the_frames_of_its_rate(fps: float, frames: int, rate: float,
     footage = clips.of_video(write_scripted_video(tmp_path / "a.mp4", frames=12), camera="gate", fps=fps)
     assert (len(footage.clip.scenes), footage.fps) == (frames, rate)
     assert footage.clip.seconds == pytest.approx(frames / rate)
-
-
-@pytest.mark.parametrize(
-    ("frames", "frac", "part"), [(60, 0.5, (15, 45)), (1, 0.5, (0, 1)), (3, 0.01, (1, 2)), (4, 1.0, (0, 4))]
-)
-def test_the_middle_of_a_clip(frames: int, frac: float, part: tuple[int, int]) -> None:
-    assert clips.middle(frames, frac) == part
