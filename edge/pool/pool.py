@@ -7,7 +7,7 @@ compute, not before: what came while it waited for its share takes part.
 What goes wrong stays with whom it concerns. A batch that throws, or whose answers are no answers, is run again one picture at a time,
 so that a poisonous picture costs its own camera only. A batch that hangs cannot be ended: its cameras are told, its thread is left to
 itself, another one in another lane goes on, and nobody is let near that model until it comes back. A request that waits past its
-deadline is taken back by the camera itself, so nothing waits for ever even if nobody decides.
+deadline is taken back by the camera itself, so nothing waits for ever. For a policy that throws, the earliest deadline stands in.
 
 Changed from the paper: many models share the one worker (a box has one device for all of them); run times are measured as time that
 passes inside an iteration, so a training beside it counts; a newer frame replaces an older one of its camera that still waits.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -32,7 +33,7 @@ from edge.pool.shared import SIZES, Kept, SharedModel, free_name, weights_key
 from edge.pool.turn import Superseded, TooLate, Turn
 from edge.shadow import is_finite
 from models.detector import Detector
-from scheduler.orloj.types import Batch, BatchPolicy, ModelCost, Request
+from scheduler.orloj.types import Batch, BatchPolicy, Decision, ModelCost, Request
 from scheduler.types import Detections
 
 log = logging.getLogger("driftbox")
@@ -110,7 +111,8 @@ def in_thread(body: Callable[[], None]) -> None:
 
 class Pool:
     """policy: whose decisions are carried out. start: runs the pool's thread. Thread-safe; `start` after the seat's backend is there.
-    Counters: batches, pictures (answered), dropped (requests given up), errors (pictures on which a model failed)."""
+    Counters: batches, pictures (answered), dropped (requests given up), errors (pictures on which a model failed), policy_errors
+    (decisions that failed)."""
 
     def __init__(
         self, policy: BatchPolicy, seat: Seat, clock: Clock, *, hangs_s: float = HANGS_S, asides: Asides | None = None,
@@ -129,7 +131,7 @@ class Pool:
         self._look_again = False  # something changed since the last decision
         self._wake_s = float("inf")
         self._closed = False
-        self.batches = self.pictures = self.dropped = self.errors = 0
+        self.batches = self.pictures = self.dropped = self.errors = self.policy_errors = 0
         self.sizes: dict[int, int] = {}  # batch size -> batches
 
     # --- models -------------------------------------------------------------------------------------------------------
@@ -334,7 +336,11 @@ class Pool:
     def _decided(self, number: int, now_s: float) -> _Running | None:
         """Asks the policy (lock held), tells those who were given up."""
         self._look_again, self._wake_s = False, float("inf")
-        decision = self._policy.decide(now_s)
+        try:
+            decision = self._policy.decide(now_s)
+        except Exception as error:  # a fault of ours: cameras must not pay for it, and their models even less
+            self._policy_failed(error)
+            decision = self._most_urgent_alone()
         for request in decision.dropped:
             asked = self._asked.pop(request.id, None)
             if asked is not None:
@@ -355,6 +361,22 @@ class Pool:
         self._running = _Running(number=number, batch=decision.batch, model=model, asked=asked_for, since_s=now_s)
         return self._running
 
+    def _policy_failed(self, error: Exception) -> None:
+        self.policy_errors += 1
+        if self.policy_errors == 1:
+            log.exception(
+                "the policy %s failed; while it does, the most urgent picture is next", self._policy.name, exc_info=error
+            )
+
+    def _most_urgent_alone(self) -> Decision:
+        """Earliest deadline first, one at a time."""
+        asked = min(self._asked.values(), key=lambda one: (one.request.deadline_s, one.request.id), default=None)
+        if asked is None:
+            return Decision()
+        with suppress(Exception):
+            self._policy.withdraw(asked.request.id)
+        return Decision(batch=Batch(model=asked.request.model, requests=(asked.request,), size=1, expected_s=0.0))
+
     def _carry_out(self, running: _Running) -> None:
         compute_s = self._clock.thread_cpu_s
         before_s = compute_s()
@@ -368,9 +390,9 @@ class Pool:
                 return
             self._running = None
             _share_out(answers, spent_s)
-            self._learn(running, now_s, believed=at_once)
             for asked, answer in zip(running.asked, answers, strict=True):
                 self._deliver(asked, answer)
+            self._learn(running, now_s, believed=at_once)
 
     def _learn(self, running: _Running, now_s: float, *, believed: bool) -> None:
         """believed: the batch ran once; one that failed, or was run twice, says nothing of what batches take."""
@@ -381,7 +403,10 @@ class Pool:
         if not believed:
             return
         model.ran = True
-        self._policy.ran(running.batch, took_s, now_s)
+        try:
+            self._policy.ran(running.batch, took_s, now_s)
+        except Exception as error:
+            self._policy_failed(error)
         self._asides.earn(took_s)
         if not model.changed_form():
             model.note(size, took_s)

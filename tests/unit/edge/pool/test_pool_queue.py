@@ -255,24 +255,31 @@ def test_a_camera_may_give_a_batch_up_that_it_is_in_and_none_that_it_waits_for()
     bench.end()
 
 
-def test_a_policy_that_throws_is_an_error_and_not_the_end(bench: PoolBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    front = bench.front(TimedModel(bench.clock), "a")
-    whole, calls = bench.pool._policy.decide, [0]
+def test_a_policy_that_throws_is_stood_in_for_by_the_earliest_deadline(
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = TimedModel(bench.clock)
+    fronts = [bench.front(model, camera, share_pct=20.0) for camera in "abc"]
+    whole = bench.pool._policy.decide
 
-    def decide(now_s: float):  # type: ignore[no-untyped-def]
-        calls[0] += 1
-        if calls[0] == 1:
-            raise ZeroDivisionError("a bug of ours")
-        return whole(now_s)
+    def throws(*_: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(bench.pool._policy, "decide", decide)
+    monkeypatch.setattr(bench.pool._policy, "decide", throws)
+    monkeypatch.setattr(bench.pool._policy, "ran", throws)
     results: list[object] = []
-    bench.ask(front, [1], results)
+    for n, front in enumerate(fronts):
+        bench.ask(front, [n], results, within_s=3.0 - n)
     bench.pass_time(1.0)
-    bench.ask(front, [2], results)
+    assert sorted(results) == [[0], [1], [2]]  # type: ignore[type-var]
+    assert [len(batch) for batch in model.batches] == [1, 1, 1]
+    assert (bench.pool.policy_errors, bench.pool.errors) == (6, 0)
+    assert sum("a bug of ours" in (record.exc_text or "") for record in caplog.records) == 1, "said once"
+    monkeypatch.setattr(bench.pool._policy, "decide", whole)
+    bench.ask(fronts[0], [7], results)
     bench.pass_time(1.0)
-    assert isinstance(results[0], ZeroDivisionError)
-    assert results[1] == [2]
+    assert results[-1] == [7]
+    assert bench.pool._policy.waiting() == 0
 
 
 def test_a_lane_that_was_removed_is_opened_again(bench: PoolBench, monkeypatch: pytest.MonkeyPatch) -> None:
