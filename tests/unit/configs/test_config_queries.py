@@ -138,6 +138,23 @@ def test_what_is_wrong_is_named_with_its_path(query: str, path: str, says: str) 
     assert "(line 6)" in found[path]
 
 
+CASCADE = "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: classify}, {transform: count}]}"
+
+
+@pytest.mark.parametrize(
+    ("query", "task", "path"),
+    [
+        (CASCADE, "detection", "[0].nodes[2]"),
+        ("{name: a, template: count, knobs: {detect.model: ['', yolov8s]}}", "detection", "[0].template"),
+        ("{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: count}]}", "classification", "[0].nodes[1]"),
+    ],
+)
+def test_a_model_beside_the_cameras_own_needs_the_queue(query: str, task: str, path: str) -> None:
+    assert "set scheduler.serving to orloj" in problems_of(query, task=task)[path]
+    config = parse_config("scheduler: {serving: orloj}\n" + written(query, task=task))
+    assert config.cameras[0].queries[0].name == "a"
+
+
 def test_two_queries_of_one_name() -> None:
     found = problems_of("{name: a, template: count}", "{name: a, template: read}")
     assert "another query of this camera is called 'a'" in found["[1].name"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from configs.errors import UsageError
 from configs.queries import TRANSFORMS
+from edge.pool.turn import TooLate
 from edge.queries.base import Cost, NodeSpec, QuerySpec, Scene, Tools, scene_of
 from edge.queries.checks import TOLD_BYTES_MAX, Nonsense, checked
 from edge.queries.facts import knob_of
@@ -420,6 +421,21 @@ def test_a_knob_that_a_transform_chokes_on_costs_a_fresh_one(scripted: type[Scri
     assert runner.step(moving_scene(1)) == []
     [outcome] = runner.step(moving_scene(2))
     assert outcome.told["odd"] == {"gain": 3}
+
+
+def test_a_model_that_gives_a_frame_up_is_late_and_no_fault(scripted: type[Scripted]) -> None:
+    def late(self: Any, scene: Scene) -> Scene:
+        raise TooLate("given up")
+
+    scripted.does = staticmethod(late)
+    runner = runner_of(scripted_spec(), *specs(COUNT), in_a_row=2)
+    for i in range(5):
+        assert names(runner.step(moving_scene(i))) == ["count"]
+    state = runner.queries["odd"]
+    assert (state.stats["odd"].late, state.failed_frames, state.reason) == (5, 0, "")
+    assert not state.stats["odd"].faults
+    scripted.does = Scripted.does
+    assert names(runner.step(moving_scene(5))) == ["odd", "count"]
 
 
 def test_two_queries_of_one_name_are_refused() -> None:
