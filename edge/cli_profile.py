@@ -20,6 +20,9 @@ def profile(
     ] = None,
     start_s: Annotated[float, typer.Option(min=0, help="Where in the recording to begin.")] = 0.0,
     clip_s: Annotated[float, typer.Option(min=0.2, max=600, help="Seconds of the recording that are looked at.")] = 20.0,
+    query: Annotated[
+        str | None, typer.Option(help="One of the camera's queries; default: the camera itself.", show_default=False)
+    ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Measure every setting instead of searching.")] = False,
     beta: Annotated[float, typer.Option(min=0, max=100, help="Quality that a core must buy, for the search.")] = 0.3,
     budget_s: Annotated[
@@ -47,7 +50,7 @@ def profile(
 
     options = ProfileOptions(
         video=video, start_s=start_s, clip_s=clip_s, all_settings=exhaustive, beta=beta, budget_s=budget_s, models=_names(models),
-        forms=_names(forms), seed=seed, keep=keep,
+        forms=_names(forms), seed=seed, keep=keep, query=query,
     )  # fmt: skip
     with make_progress(enabled=not json) as progress:
         bar = progress.task("settings", total=100)

@@ -50,6 +50,11 @@ class ProfileOptions:
     forms: tuple[str, ...] = ()
     seed: int = 0
     keep: bool = True
+    query: str | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(beta=self.beta, seed=self.seed, budget_s=self.budget_s)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,8 +125,7 @@ def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = s
     if options.all_settings:
         found = exhaustive(measuring.measurer(), told=told)
     else:
-        plan = Plan(beta=options.beta, seed=options.seed, budget_s=options.budget_s)
-        found = greedy(measuring.measurer(), plan, told=told)
+        found = greedy(measuring.measurer(), options.plan, told=told)
     return _profile(subject, options, found, truth, took_s=time.monotonic() - began_s)
 
 
@@ -284,8 +288,24 @@ def profile_command(
     import torch
 
     torch.set_num_threads(1)
-    subject = subject_of(config, camera, options, device=device, curve=curve)
-    profile = profile_subject(subject, options, told=told)
+    if options.query is not None:
+        profile = _of_query(config, camera, options.query, options, device=device, told=told)
+    else:
+        profile = profile_subject(subject_of(config, camera, options, device=device, curve=curve), options, told=told)
     if not options.keep:
         return profile, None
     return profile, keep_profile(config.box.data_dir, profile)
+
+
+def _of_query(
+    config: BoxConfig, camera: str, query: str, options: ProfileOptions, *, device: str, told: Told
+) -> CameraProfile:  # fmt: skip
+    from edge.profiler.of_query import profile_query, spec_of_query
+
+    spec = spec_of_query(config, camera, query)
+    subject = subject_of(config, camera, options, device=device, curve=())
+    return profile_query(
+        spec, subject.footage, lambda model: subject.load(model or subject.model), camera=camera, task=subject.task.name,
+        model=subject.model, scoring=subject.scoring, meter=meter_of(subject.on_gpu), on_gpu=subject.on_gpu,
+        watched_fps=subject.watched_fps, plan=None if options.all_settings else options.plan, told=told,
+    )  # fmt: skip

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -207,11 +207,19 @@ class Graph:
         return found is not None
 
     def _keep(self, node: NodeSpec, got: Scene, token: str, output: Output) -> None:
-        passes = output.scene is got
+        passes = output.scene is not None and _same(output.scene, got)
         self._kept[token] = _Kept(cost=output.cost, passes=passes, scene=None if passes else output.scene)
         plain = output.scene is None or output.scene.image is got.image
         if self._memo is not None and node.id in self._dear and plain:
             self._memo.keep_json(_hash("node", token), _kept_json(self._kept[token]))
+
+
+def _same(given: Scene, got: Scene) -> bool:
+    """Whether a node hands on what it was given: the very same things, and nothing told."""
+    if given is got:
+        return True
+    names = [f.name for f in fields(Scene) if f.name != "told"]
+    return not given.told and not got.told and all(getattr(given, name) is getattr(got, name) for name in names)
 
 
 def _values(node: NodeSpec, setting: Setting) -> dict[str, KnobValue]:

@@ -243,3 +243,60 @@ def test_a_clip_has_the_frames_of_its_rate(fps: float, frames: int, rate: float,
     footage = clips.of_video(write_scripted_video(tmp_path / "a.mp4", frames=12), camera="gate", fps=fps)
     assert (len(footage.clip.scenes), footage.fps) == (frames, rate)
     assert footage.clip.seconds == pytest.approx(frames / rate)
+
+
+# --- declared queries -------------------------------------------------------------------------------------------------
+
+QUERY = """queries:
+      - {name: crowd, template: count, zones: {left: [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]}, knobs: {decode.fps: [0, 5, 2]}}
+      - {name: still, template: count, knobs: {decode.fps: [0], decode.height_px: [0], detect.height_px: [0],
+         detect.model: [""], detect.precision: [""]}}
+"""
+
+
+def with_queries(folder: Path, video: Path) -> BoxConfig:
+    text = config_text(folder, video).replace("cameras: [{", "cameras:\n  - {").replace("}]\n", "}\n")
+    camera, _, rest = text.partition("  - {")
+    fields_of = rest.rstrip().removesuffix("}").split(", ")
+    return parse_config(camera + "  - " + "\n    ".join(fields_of) + "\n    " + QUERY)
+
+
+def test_a_declared_query_is_profiled_against_its_golden_setting(tmp_path: Path, video: Path) -> None:
+    config = with_queries(tmp_path, video)
+    found = measured(config, query="crowd", all_settings=True)
+    assert found.camera == "gate/crowd"
+    golden = next(o for o in found.options if o.setting["decode.fps"] == 0 and o.quality == 1.0)
+    assert golden.fps == pytest.approx(10.0)
+    whole = {o.setting["decode.fps"]: o for o in found.options if o.name.replace(f"fps={o.setting['decode.fps']}", "") ==
+             golden.name.replace("fps=0", "")}  # fmt: skip
+    assert whole[0].quality == 1.0 > whole[2].quality
+    assert whole[0].device_s > whole[5].device_s > whole[2].device_s > 0
+    searched = measured(config, query="crowd")
+    assert searched.cost.settings <= found.cost.settings
+    with Store(config.box.data_dir / "driftbox.db") as store:
+        kept = stored_profile(store, "gate/crowd")
+        assert kept is not None
+        assert kept[1] == searched
+        assert store.profile("gate") is None
+
+
+def test_a_query_that_is_not_there_or_has_no_knobs_is_said(tmp_path: Path, video: Path) -> None:
+    config = with_queries(tmp_path, video)
+    with pytest.raises(UsageError, match="no query 'queue'") as raised:
+        measured(config, query="queue")
+    assert "crowd" in raised.value.remedy
+    with pytest.raises(UsageError, match="no knob"):
+        measured(config, query="still")
+
+
+def test_a_query_whose_golden_setting_throws_gets_no_profile(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edge.queries.seen import Detect
+
+    def throws(self: object, scene: object, others: object) -> None:
+        raise RuntimeError("a made-up fault")
+
+    monkeypatch.setattr(Detect, "process", throws)
+    with pytest.raises(JobError, match="golden setting"):
+        measured(with_queries(tmp_path, video), query="crowd")
