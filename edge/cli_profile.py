@@ -46,7 +46,6 @@ def profile(
     from edge.profiler.command import ProfileOptions, profile_command
     from edge.profiler.profile import table
     from edge.runtime import STRIDES
-    from edge.wiring import device_of_models
 
     options = ProfileOptions(
         video=video, start_s=start_s, clip_s=clip_s, all_settings=exhaustive, beta=beta, budget_s=budget_s, models=_names(models),
@@ -55,7 +54,7 @@ def profile(
     with make_progress(enabled=not json) as progress:
         bar = progress.task("settings", total=100)
         found, version = profile_command(
-            loaded, camera, options, device=device_of_models(loaded), curve=STRIDES,
+            loaded, camera, options, device=loaded.gpus.device, curve=STRIDES,
             told=lambda what, done, of: bar.set(round(100 * done / max(1, of))),
         )  # fmt: skip
     if json:

@@ -423,6 +423,7 @@ def profiles_of(config: BoxConfig, store: Store, clock: Clock) -> Profiles:
             model=entry.edge or config.models.for_task(entry.task).edge,
             fps=entry.fps or USUAL_FPS,
             machine=machine(),
+            device=config.gpus.device,
         )  # fmt: skip
         for entry in config.active_cameras
     }

@@ -179,7 +179,7 @@ def _profile(subject: Subject, options: ProfileOptions, found: Found, truth: Tru
     return CameraProfile(
         camera=subject.camera, task=subject.task.name, model=subject.model, golden=subject.golden_name,
         quality_name=subject.task.quality_name, source=footage.source, clip_s=footage.clip.seconds, frames=len(truth.labels),
-        fps=footage.fps, watched_fps=subject.watched_fps, machine=machine(), device="gpu" if subject.on_gpu else "cpu",
+        fps=footage.fps, watched_fps=subject.watched_fps, machine=machine(), device="cuda" if subject.on_gpu else "cpu",
         measured_utc=time.time(), beta=options.beta,
         options=tuple(sorted(measured, key=lambda o: -o.demand)), cost=cost, left_out=found.left_out, assumed=assumed,
         serving={chain.MODEL: subject.model, chain.FORM: subject.form},

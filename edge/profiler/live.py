@@ -25,6 +25,7 @@ class Watching:
     model: str
     fps: float
     machine: str
+    device: str = "cpu"
 
 
 @dataclass(kw_only=True)
@@ -106,4 +107,6 @@ class Profiles:
 
 
 def refusal_of(profile: CameraProfile, watching: Watching) -> str:
-    return refusal(profile, task=watching.task, model=watching.model, fps=watching.fps, machine=watching.machine)
+    return refusal(
+        profile, task=watching.task, model=watching.model, fps=watching.fps, machine=watching.machine, device=watching.device
+    )

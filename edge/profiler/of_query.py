@@ -93,7 +93,7 @@ def profile_query(
     return CameraProfile(
         camera=f"{camera}/{spec.name}", task=task, model=model, golden="its golden setting", quality_name="quality",
         source=footage.source, clip_s=footage.clip.seconds, frames=len(footage.clip.scenes), fps=footage.fps,
-        watched_fps=watched_fps, machine=machine(), device="gpu" if on_gpu else "cpu", measured_utc=time.time(),
+        watched_fps=watched_fps, machine=machine(), device="cuda" if on_gpu else "cpu", measured_utc=time.time(),
         beta=plan.beta if plan is not None else 0.0, options=tuple(sorted(found.options, key=lambda o: -o.demand)), cost=cost,
         left_out=found.left_out, **given,
     )  # fmt: skip

@@ -96,7 +96,7 @@ class CameraProfile(_Part):
     fps: float = Field(gt=0)
     watched_fps: float = Field(gt=0)
     machine: str = ""
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     measured_utc: float = 0.0
     beta: float = Field(0.0, ge=0)
     options: tuple[MeasuredOption, ...]
@@ -196,7 +196,7 @@ def read_profile(text: str, *, subject: str) -> CameraProfile:
         ) from None  # fmt: skip
 
 
-def refusal(profile: CameraProfile, *, task: str, model: str, fps: float, machine: str) -> str:
+def refusal(profile: CameraProfile, *, task: str, model: str, fps: float, machine: str, device: str = "cpu") -> str:
     """Why a box must not plan with a profile, in words; empty: it may."""
     if profile.task != task:
         return f"it was made for the task {profile.task}, the camera's is {task}"
@@ -204,6 +204,8 @@ def refusal(profile: CameraProfile, *, task: str, model: str, fps: float, machin
         return f"it was made with {profile.model}, {model} serves"
     if abs(profile.watched_fps - fps) > SAME_RATE_FRAC * fps:
         return f"it was made for {profile.watched_fps:g} frames/s, the camera is watched at {fps:g}"
+    if profile.device != device:
+        return f"it was made on the {profile.device}, models run on the {device}"
     if profile.machine != machine:
         return f"it was made on another machine ({profile.machine}; this is {machine})"
     return ""

@@ -244,6 +244,7 @@ def test_the_front_of_a_profile_counts_decoding_too() -> None:
     ("changed", "said"),
     [
         ({"task": "classification"}, "task"), ({"model": "n"}, "n serves"), ({"fps": 10.0}, "10"), ({"machine": "there"}, "machine"),
+        ({"device": "cuda"}, "made on the cpu"),
     ],
 )  # fmt: skip
 def test_a_profile_of_something_else_is_refused(changed: dict[str, Any], said: str) -> None:
