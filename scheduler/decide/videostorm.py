@@ -63,7 +63,7 @@ class VideostormInput(Strict):
     lag_goal_frac: Frac = Field(0.8, description="lag above this part of its goal costs already")
     lag_margin_frac: Frac = Field(0.5, description="that part of lag_weight_per_s")
     lag_cost: Amount = Field(0.05, description="utility that a lag at the reduced goal costs; less below")
-    min_gain: Amount = Field(0.01, description="utility that a change of option has to gain")
+    min_gain: Amount = Field(0.02, description="utility that a change of option has to gain")
     printed: bool = Field(False, description="the paper's formulas without our repairs")
     queries: list[QueryInput] = Field(max_length=10_000, description="queries that share it")
 

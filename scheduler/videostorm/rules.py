@@ -30,7 +30,7 @@ class Rules:
     lag_goal_frac: float = 0.8
     lag_margin_frac: float = 0.5
     lag_cost: float = 0.05
-    min_gain: float = 0.01
+    min_gain: float = 0.02
     exact_steps: int = 1_000_000
     printed: bool = False
 

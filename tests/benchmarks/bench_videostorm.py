@@ -131,7 +131,7 @@ def _burst_run(burst_s: float, policy: Policy, seed: int) -> list[Sample]:
 
 
 def _more(found: Mapping[str, float], fair: Mapping[str, float], what: str) -> str:
-    """Against fair share, in percent; a dash where there is nothing to compare: no video of the group was processed, fair is never late."""
+    """Against fair share, in percent; a dash where there is nothing to compare."""
     comparable = fair[what] > 0 and (found[what] > 0 or what == "late")
     return f"{found[what] / fair[what] - 1:+.0%}" if comparable else "-"
 
@@ -251,11 +251,18 @@ def _wrong_run(policy: Policy, seed: int, how: str) -> list[Sample]:
 
 
 def _mu_by_factor(runs: Sequence[Sequence[Sample]]) -> str:
-    order = [q.id for q in burst_queries(100, 0)]
-    factor = dict(zip(order, itertools.cycle(FACTORS), strict=False))
-    last = [{s.query: s.mu for s in run if not s.query.startswith("burst")} for run in runs]
-    means = [statistics.mean(mu for run in last for q, mu in run.items() if factor[q] == f) for f in FACTORS]
-    return ", ".join(f"{f:g}: {mean:.2f}" for f, mean in zip(FACTORS, means, strict=True))
+    """Means at the end, of the queries of which enough was processed to measure (20 s of video)."""
+    factor = dict(zip((q.id for q in burst_queries(100, 0)), itertools.cycle(FACTORS), strict=False))
+    mus: dict[float, list[float]] = {f: [] for f in FACTORS}
+    for run in runs:
+        seen_s: dict[str, float] = {}
+        last = {s.query: s.mu for s in run}
+        for s in run:
+            seen_s[s.query] = seen_s.get(s.query, 0.0) + s.processed_s
+        for query, mu in last.items():
+            if seen_s[query] >= 20:
+                mus[factor[query]].append(mu)
+    return ", ".join(f"{f:g}: {statistics.mean(found):.2f}" for f, found in mus.items())
 
 
 # --- how far the greedy is from the best there is ---
