@@ -34,6 +34,30 @@ class Finished:
         return self.in_time / self.due if self.due else None
 
 
+class DueFrames:
+    """Counts the frames that were due, from the times at which those that were handled had been taken: between two of them as many
+    were due as the wanted interval fits in, whoever skipped the others. Of one camera, for one thread."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._owed = 0.0
+
+    def rest(self) -> None:
+        """Nothing is wanted until the next frame."""
+        self._last_s, self._owed = None, 0.0
+
+    def until(self, captured_s: float, interval_s: float, *, silent_s: float = 0.0) -> int:
+        """Frames due since the last call, at least the one that was handled. interval_s: between wanted frames; silent_s: for so long
+        the camera had none."""
+        last_s, self._last_s = self._last_s, captured_s
+        if last_s is None:
+            return 1
+        self._owed += max(0.0, captured_s - last_s - silent_s) / interval_s
+        due = max(1, math.floor(self._owed + 1e-6))
+        self._owed = max(-1.0, self._owed - due)
+        return due
+
+
 class FinishBook:
     """One camera's counts since it started, and since the last `close_window`. goal_s: from capture to answer. Thread-safe."""
 

@@ -18,7 +18,6 @@ next ones are given more and more time, so that people see something however sma
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from typing import Protocol, runtime_checkable
 
 from configs.errors import JobCancelled, redact
 from edge.clock import Clock
-from edge.finish import FinishBook
+from edge.finish import DueFrames, FinishBook
 from edge.gpu.base import Lane
 from edge.pool.turn import TooLate, Turn, taken
 from edge.resolution import ask
@@ -141,7 +140,10 @@ class InferenceWorker:
         self.camera = camera
         self.finish = FinishBook(goal_s)
         self._late_in_a_row = 0
-        self._waited_s = float("-inf")  # until then it was the camera, or a pause, that frames waited for
+        self._due = DueFrames()
+        self._asks_since_s: float | None = None  # for a frame that the camera has not got yet
+        self._blocked_s = 0.0  # how long the camera was asked for the frame in work
+        self._handled: Frame | None = None  # the frame in work
         self.task = task
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self.on_shown: Callable[[Shown], None] = lambda shown: None
@@ -315,19 +317,20 @@ class InferenceWorker:
         self._close_retired()
         now_s = self._clock.monotonic_s()
         if self._paused.is_set():
-            self._waited_s = now_s
+            self._due.rest()
+            self._asks_since_s = None
             return LOOK_S
         if now_s < self._next_s:
             return min(LOOK_S, max(LEAST_S, self._next_s - now_s))
         if self.camera.may_lag and self.hold():
             return LEAST_S
-        missed = self._missed(now_s)
+        asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
         frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
-        self._waited_s = self._clock.monotonic_s()
         if frame is None:
+            self._asks_since_s = asks_since_s
             return 0.0
-        self._seq = frame.seq
-        self.finish.due(1 + missed)
+        self._asks_since_s, self._blocked_s = None, self._clock.monotonic_s() - asks_since_s
+        self._seq, self._handled = frame.seq, frame
         # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
         # What may lag comes at the wanted rate of its own time, as fast as it is taken.
         interval_s = 0.0 if self.camera.may_lag else self._interval_s
@@ -342,14 +345,21 @@ class InferenceWorker:
         except Exception as error:  # a broken model must not end the camera; the operator sees the count and the text
             self._count_error(error)
             return ERROR_REST_S
+        finally:
+            self._count_due()
         return 0.0
 
-    def _missed(self, now_s: float) -> int:
-        """Frames that have become due while this thread was busy with others, and that nobody will look at."""
-        if self._interval_s <= 0 or self.camera.may_lag:
-            return 0
-        behind_s = now_s - max(self._next_s, self._waited_s + self._interval_s)
-        return int(behind_s / self._interval_s) if 0 < behind_s < math.inf else 0
+    def _count_due(self) -> None:
+        """How many frames were due up to the one in work, those included that nobody looked at."""
+        frame = self._handled
+        if frame is None:
+            return
+        if self.camera.may_lag or self._interval_s <= 0:
+            self.finish.due(1)
+            return
+        fps = self.camera.status().fps
+        interval_s = max(self._interval_s, 1.0 / fps if fps > 0 else 0.0)
+        self.finish.due(self._due.until(frame.captured_s, interval_s, silent_s=max(0.0, self._blocked_s - interval_s)))
 
     def patience_s(self) -> float:
         """How long after its capture a frame may be answered: the goal, or more for a camera that would show nothing otherwise."""
@@ -381,7 +391,7 @@ class InferenceWorker:
         with self._lane.iteration():
             # The share may have made us wait: what came meanwhile is what people want to see analysed.
             frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
-            self._seq = frame.seq
+            self._seq, self._handled = frame.seq, frame
             picture = Picture(image=frame.image, regions=frame.regions)
             started_s = self._clock.thread_cpu_s()
             with taken(self._turn(frame)) as turn:
