@@ -56,14 +56,15 @@ Header = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """A detector as plain data. path: safetensors; sha256: of that file, '': not checked. builder: 'module:function' that makes the
-    detector of (spec, content of the file, device)."""
+    """A detector as plain data. path: safetensors; sha256: of that file, '': not checked. enlarges: as the detector's own, where it has
+    that (`edge.resolution.at_own_size`). builder: 'module:function' that makes the detector of (spec, content of the file, device)."""
 
     arch: str
     input_px: int
     path: str
     sha256: str = ""
     pruned: bool = False
+    enlarges: bool = True
     builder: str = "edge.gpu.worker:build"
 
 
@@ -255,6 +256,8 @@ def load_model(file: ModelFile, device: str) -> Detector:
         made: Detector = _named(file.builder)(spec, data, device)
     except ValueError as error:  # safetensors' own error is one
         raise WeightsError(f"{file.path} holds no weights", subject=file.path) from error
+    if hasattr(made, "enlarges"):
+        made.enlarges = file.enlarges
     return made
 
 
@@ -390,7 +393,10 @@ def keep(detector: Detector, path: Path, *, builder: str = ModelFile.builder) ->
     atomic_write(path, data)
     spec = detector.spec
     sha256 = hashlib.sha256(data).hexdigest()
-    return ModelFile(arch=spec.arch, input_px=spec.input_px, pruned=spec.pruned, path=str(path), sha256=sha256, builder=builder)
+    return ModelFile(
+        arch=spec.arch, input_px=spec.input_px, pruned=spec.pruned, path=str(path), sha256=sha256, builder=builder,
+        enlarges=getattr(detector, "enlarges", True),
+    )  # fmt: skip
 
 
 def _described(error: Exception) -> Header:

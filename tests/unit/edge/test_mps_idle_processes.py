@@ -12,6 +12,9 @@ import pytest
 from edge.clock import FakeClock
 from edge.gpu.mps import IDLE_MAX, MpsBackend
 from edge.gpu.remote import WorkerLost
+from edge.gpu.worker import keep, load_model
+from edge.resolution import at_own_size
+from models.detector import DetectorSpec
 from models.fake import FakeDetector
 from scheduler.salus.types import MemoryNeed
 
@@ -143,3 +146,23 @@ def test_a_job_whose_process_starts_does_not_hang_and_one_that_runs_does(backend
     for thread in [t for t in threading.enumerate() if t.name == "end-a/look/1"]:
         thread.join(10.0)
     assert not process.alive
+
+
+class Enlarging(FakeDetector):
+    enlarges = True
+
+
+def build_enlarging(spec: DetectorSpec, data: bytes, device: str) -> Enlarging:
+    return Enlarging(arch=spec.arch)
+
+
+def test_a_model_that_is_not_to_enlarge_small_pictures_does_not_in_its_process_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.gpu.worker._named", lambda name: build_enlarging)
+    here = Enlarging()
+    for enlarges in (True, False):
+        if not enlarges:
+            at_own_size(here)
+        there = load_model(keep(here, tmp_path / "weights"), "cpu")
+        assert getattr(there, "enlarges", None) is enlarges
