@@ -18,6 +18,8 @@ from scheduler.orloj.types import ModelCost
 ALIKE = 0.15
 #: Groups of classes that are looked at.
 GROUPS_MOST = 4
+#: What stays behind a batch is planned for a batch this unlucky.
+CAREFUL = 0.9
 
 
 def classes_of(means: Sequence[float]) -> np.ndarray:
@@ -44,7 +46,8 @@ def classes_of(means: Sequence[float]) -> np.ndarray:
 class Candidates:
     """C candidate batches of one model, groups in the outer order. size: int64 (C,); group: int64 (C,), applications of class <= group
     may be in it; laws: of each; expected_s: float64 (C,). app_class: int64 (A,); hopeless_s: float64 (A,), the slack below which a
-    request of an application is given up."""
+    request of an application is given up; careful_s: float64 (C,), the quantile `CAREFUL` of each; work_s: float64 (A,), a request's
+    part of the best batch of its own application."""
 
     size: np.ndarray
     group: np.ndarray
@@ -52,6 +55,8 @@ class Candidates:
     expected_s: np.ndarray
     app_class: np.ndarray
     hopeless_s: np.ndarray
+    careful_s: np.ndarray
+    work_s: np.ndarray
 
     @staticmethod
     def of(laws: Sequence[Law], shares: Sequence[float], cost: ModelCost, give_up: float) -> Candidates:
@@ -71,8 +76,15 @@ class Candidates:
             laws=batches,
             expected_s=expected_s,
             app_class=app_class,
+            careful_s=np.array([b.law.quantile(CAREFUL) for b in batches]),
+            work_s=np.array([least_per_request_s(law, cost) for law in laws]),
             hopeless_s=np.array([batch_law(law, 1, cost.c0_s, cost.c1).law.quantile(give_up) for law in laws]),
         )
+
+
+def least_per_request_s(law: Law, cost: ModelCost) -> float:
+    """Device time per request in the batch size that is best for one application."""
+    return min((cost.c0_s + cost.c1 * k * law.expected_max(k)) / k for k in cost.sizes)
 
 
 class CandidateScores:

@@ -10,11 +10,13 @@ Ours, in both variants:
 - Several models on one worker: of the models' candidate batches the one whose scores sum to most runs, that is the largest expected
   loss avoided per second of the device.
 
-Ours, variant "ours" (the default): the last rule decides everything.
+Ours, variant "ours" (the default): the last rule decides nearly everything.
 - Sizes too: the score already is per second of the device, so a size is worth the sum of its best members' scores. There is no size rule
   and no estimate that a request must meet; a batch need not be full.
 - Applications with short run times may run without the long ones: a batch lasts as long as its longest member, so mixing wastes most of
   it. Candidates are all sizes of every group {the shortest application, the two shortest, ...} with the law of that group.
+- The urgent first while nothing would be lost behind them (`backlog`); the score per second decides as soon as something would.
+- What a frame needs after a request (`Request.after_s`) is taken off its slack and counted to its price.
 - A request is given up when it is all but hopeless even alone and at once by its own application's law, not when its mean comes too
   late: with nothing better to do the device may as well try.
 """
@@ -28,6 +30,7 @@ from typing import Literal
 
 import numpy as np
 
+from scheduler.orloj.backlog import Looked, best_places, choose
 from scheduler.orloj.candidates import Candidates, CandidateScores
 from scheduler.orloj.law import BatchLaw, Law
 from scheduler.orloj.runtimes import LawRules, RunTimes, batch_laws, member_law
@@ -43,7 +46,7 @@ UNKNOWN = Law(edges=np.array([0.0, 1e-6]), mass=np.array([1.0]))
 class OrlojRules:
     """b_per_s: rate of the anticipated delay (the paper's 1e-4 per ms). Printed only: est_quantile, the quantile of L_B that a request
     must have left to stay in a size's queue, None: its mean. Ours only: give_up, the chance to be ready in time below which a request is
-    dropped; look_at: requests in order of deadlines that are looked at, at least the largest size. prior: law of run times per model
+    dropped; look_at: requests in order of deadlines that are looked at, at least the largest size; margin: see `backlog.choose`. prior: law of run times per model
     before the first sample; a model without one is taken for infinitely fast until something has run."""
 
     variant: Literal["printed", "ours"] = "ours"
@@ -51,6 +54,7 @@ class OrlojRules:
     est_quantile: float | None = None
     give_up: float = 0.01
     look_at: int = 96
+    margin: float = 1.0
     laws: LawRules = field(default_factory=LawRules)
     prior: Mapping[str, Law] = field(default_factory=dict)
 
@@ -155,8 +159,7 @@ class LawfulPolicy(QueuedPolicy):
             if len(queue):
                 self._refresh(model, now_s)
                 dropped += self._hopeless(model, queue, now_s)
-        choices = [self._choice(model, queue, now_s) for model, queue in self._queue.items() if len(queue)]
-        best = max((c for c in choices if c is not None), key=lambda c: c.worth, default=None)
+        best = self._choose(now_s)
         if best is None:
             return Decision(dropped=tuple(dropped))
         requests = self._queue[best.model].take(best.places.tolist())
@@ -169,7 +172,8 @@ class LawfulPolicy(QueuedPolicy):
     def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
         raise NotImplementedError
 
-    def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
+    def _choose(self, now_s: float) -> Choice | None:
+        """What to run; None: nothing waits."""
         raise NotImplementedError
 
 
@@ -189,6 +193,10 @@ class PrintedOrloj(LawfulPolicy):
 
     def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
         return queue.take_before(now_s + self._tables[model].est_s[0])
+
+    def _choose(self, now_s: float) -> Choice | None:
+        choices = [self._choice(model, queue, now_s) for model, queue in self._queue.items() if len(queue)]
+        return max((c for c in choices if c is not None), key=lambda c: c.worth, default=None)
 
     def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
         tables = self._tables[model]
@@ -226,46 +234,57 @@ class Orloj(LawfulPolicy):
 
     def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
         found = self._found[model]
-        late = queue.deadline_s - now_s < found.hopeless_s[queue.mark]
+        late = queue.deadline_s - queue.after_s - now_s < found.hopeless_s[queue.mark]
         places = np.flatnonzero(late)
         return queue.take(places.tolist()) if len(places) else ()
 
-    def _choice(self, model: str, queue: Queue, now_s: float) -> Choice | None:
-        if not len(queue):
+    def _choose(self, now_s: float) -> Choice | None:
+        looked = [self._look(model, queue, now_s) for model, queue in self._queue.items() if len(queue)]
+        if not looked:
             return None
+        i, c, best = choose(looked, self._rules.margin)
+        part = looked[i]
+        best = best[part.scores[c][best] > 0]
+        if not len(best):  # worthless (a penalty of 0), but not hopeless: one after the other
+            c, best = 0, np.zeros(1, np.int64)
+        return Choice(
+            model=part.model,
+            worth=float(part.sums[c]),
+            places=best,
+            size=int(part.size[c]),
+            expected_s=float(part.expected_s[c]),
+        )
+
+    def _look(self, model: str, queue: Queue, now_s: float) -> Looked:
         found = self._found[model]
         first = slice(0, max(self._rules.look_at, int(found.size[-1])))
-        scores = self._scores[model].at(queue.deadline_s[first] - now_s)
-        scores *= queue.penalty[first]
+        apps, after_s, penalty = queue.mark[first], queue.after_s[first], queue.penalty[first]
+        slack_s = queue.deadline_s[first] - after_s - now_s
+        scores = self._scores[model].at(slack_s)
+        scores *= penalty
+        if after_s.any():  # k members that each need as much again: k P / (E[L] + k after)
+            scores *= found.expected_s[:, None] / (found.expected_s[:, None] + found.size[:, None] * after_s)
         if found.group[-1] > 0:
-            scores *= found.app_class[queue.mark[first]] <= found.group[:, None]
-        c, worth = most_worth(scores, found.size)
-        best = best_places(scores[c], int(found.size[c]))
-        best = best[scores[c][best] > 0]
-        if not len(best):  # worthless (a penalty of 0), but not hopeless: one after the other
-            return Choice(model=model, worth=0.0, places=np.zeros(1, np.int64), size=1, expected_s=float(found.expected_s[0]))
-        return Choice(model=model, worth=worth, places=best, size=int(found.size[c]), expected_s=float(found.expected_s[c]))
+            scores *= found.app_class[apps] <= found.group[:, None]
+        return Looked(
+            model=model,
+            scores=scores,
+            sums=sums_of_best(scores, found.size),
+            size=found.size,
+            expected_s=found.expected_s,
+            careful_s=found.careful_s,
+            slack_s=slack_s,
+            penalty=penalty,
+            own_s=found.work_s[apps],
+            after_s=after_s,
+        )
 
 
-def most_worth(scores: np.ndarray, sizes: np.ndarray) -> tuple[int, float]:
-    """The candidate whose best members' scores sum to most, and that sum. scores: float64 (C, N), N > 0; sizes: int64 (C,). Of equals
-    the first."""
+def sums_of_best(scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """float64 (C,): the sum of the `sizes` largest of each row. scores: float64 (C, N), N > 0; sizes: int64 (C,)."""
     falling = -scores
     falling.sort(axis=1)
-    sums = falling.cumsum(axis=1)[np.arange(len(sizes)), np.minimum(sizes, scores.shape[1]) - 1]
-    c = int(sums.argmin())
-    return c, -float(sums[c])
-
-
-def best_places(scores: np.ndarray, count: int) -> np.ndarray:
-    """Places of the `count` largest of float64 (N,), best first; of equals the first."""
-    if count >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > least)
-    equal = np.flatnonzero(scores == least)[: count - len(above)]
-    chosen = np.concatenate([above, equal])
-    return chosen[np.argsort(-scores[chosen], kind="stable")]
+    return -falling.cumsum(axis=1)[np.arange(len(sizes)), np.minimum(sizes, scores.shape[1]) - 1]
 
 
 def orloj(rules: OrlojRules | None = None) -> LawfulPolicy:

@@ -4,7 +4,8 @@ What a policy is told is what it would be told live: requests as they come, how 
 profiler that runs a part of the finished requests again, alone, in gaps that are long enough for it (at a priority so low that nothing
 waits for it). The lengths of waiting requests stay hidden.
 
-A job is a request, or a cascade: stages in order, each any number of requests, all with the job's deadline. It is finished when its last
+A job is a request, or a cascade: stages in order, each any number of requests, all with the job's deadline; the requests of a stage
+share the penalty of the job. It is finished when its last
 request is served in time; when one of its requests is dropped or late the others are withdrawn, as the caller of a pool would do.
 """
 
@@ -22,10 +23,12 @@ from scheduler.orloj.types import Batch, BatchPolicy, ModelCost, Request
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Requests that a job makes at once. alone_s: what each would truly take alone; none at all is allowed."""
+    """Requests that a job makes at once. alone_s: what each would truly take alone; none at all is allowed; after_s: what each says of
+    the time that its job will need after it."""
 
     model: str
     alone_s: tuple[float, ...]
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +145,12 @@ class Simulation:
         took_s = cost.c0_s + cost.c1 * batch.size * max(self._alone_s[r.id] for r in batch.requests)
         if self._world.jitter_frac:
             took_s *= max(0.2, 1.0 + self._world.jitter_frac * float(self._rng.standard_normal()))
-        self._arrive_meanwhile(took_s)
+        self._now_s += took_s
         self._batches[batch.size, len(batch.requests)] += 1
         self._busy_s += took_s
         self._policy.ran(batch, took_s, self._now_s)
         for request in batch.requests:
             self._served(request)
-
-    def _arrive_meanwhile(self, took_s: float) -> None:
-        self._now_s += took_s
 
     def _served(self, request: Request) -> None:
         alone_s = self._alone_s.pop(request.id)
@@ -182,8 +182,14 @@ class Simulation:
             for alone_s in stage.alone_s:
                 self._next_id += 1
                 request = Request(
-                    id=self._next_id, app=job.app, model=stage.model, released_s=job.released_s, deadline_s=job.deadline_s
-                )  # fmt: skip
+                    id=self._next_id,
+                    app=job.app,
+                    model=stage.model,
+                    released_s=job.released_s,
+                    deadline_s=job.deadline_s,
+                    penalty=1.0 / len(stage.alone_s),
+                    after_s=stage.after_s,
+                )
                 held.waits.add(request.id)
                 self._open[request.id] = held
                 self._alone_s[request.id] = alone_s

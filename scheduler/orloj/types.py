@@ -13,7 +13,9 @@ from typing import Protocol
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A picture or crop that waits for a model (r). app: its application (a(r)), whose run times follow one law: a camera class, say;
-    model: requests of one model may form a batch; released_s, deadline_s: T_r and D_r; penalty: c_r, the cost of being late."""
+    model: requests of one model may form a batch; released_s, deadline_s: T_r and D_r; penalty: c_r, the cost of being late.
+    after_s: device time that its frame is expected to need after it before it is answered (a detection whose crops will be classified);
+    ours: Orloj takes it off the slack and counts it to the price. The deadline stays that of the frame."""
 
     id: int
     app: str
@@ -21,6 +23,7 @@ class Request:
     released_s: float
     deadline_s: float
     penalty: float = 1.0
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ class Queue:
         self._requests: list[Request] = []
         self._deadline_s = np.empty(64)
         self._penalty = np.empty(64)
+        self._after_s = np.empty(64)
         self._mark = np.empty(64, np.int64)
 
     def __len__(self) -> int:
@@ -39,6 +40,11 @@ class Queue:
         return self._penalty[: len(self._requests)]
 
     @property
+    def after_s(self) -> np.ndarray:
+        """float64 (N,)."""
+        return self._after_s[: len(self._requests)]
+
+    @property
     def mark(self) -> np.ndarray:
         """int64 (N,): the number that each request was added with."""
         return self._mark[: len(self._requests)]
@@ -46,10 +52,11 @@ class Queue:
     def add(self, request: Request, mark: int = 0) -> None:
         n = len(self._requests)
         if n == len(self._deadline_s):
-            columns = (self._deadline_s, self._penalty, self._mark)
-            self._deadline_s, self._penalty, self._mark = (np.concatenate([a, np.empty_like(a)]) for a in columns)
+            self._deadline_s, self._penalty, self._after_s = (np.concatenate([a, np.empty_like(a)]) for a in self._floats())
+            self._mark = np.concatenate([self._mark, np.empty_like(self._mark)])
         at = bisect.bisect_right(self._requests, request.deadline_s, key=_deadline)
-        for column, value in ((self._deadline_s, request.deadline_s), (self._penalty, request.penalty), (self._mark, mark)):
+        values = (request.deadline_s, request.penalty, request.after_s, mark)
+        for column, value in zip((*self._floats(), self._mark), values, strict=True):
             column[at + 1 : n + 1] = column[at:n]
             column[at] = value
         self._requests.insert(at, request)
@@ -62,7 +69,7 @@ class Queue:
         keep = np.ones(n, bool)
         keep[chosen] = False
         self._requests = list(itertools.compress(self._requests, keep.tolist()))
-        for column in (self._deadline_s, self._penalty, self._mark):
+        for column in (*self._floats(), self._mark):
             column[: n - len(chosen)] = column[:n][keep]
         return taken
 
@@ -70,6 +77,9 @@ class Queue:
         """Takes out all whose deadline lies before this time."""
         count = int(np.searchsorted(self.deadline_s, deadline_s, side="left"))
         return self.take(range(count)) if count else ()
+
+    def _floats(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._deadline_s, self._penalty, self._after_s
 
     def place_of(self, request: Request) -> int:
         at = bisect.bisect_left(self._requests, request.deadline_s, key=_deadline)
@@ -101,8 +111,9 @@ class QueuedPolicy:
             raise ValueError(f"no model '{request.model}' was added, known: {', '.join(sorted(self._queue)) or 'none'}")
         if request.id in self._waiting:
             raise ValueError(f"request {request.id} waits already")
-        if not all(map(math.isfinite, (request.released_s, request.deadline_s, request.penalty))) or request.penalty < 0:
-            raise ValueError(f"a request needs finite times and a penalty of 0 or more, got {request}")
+        numbers = (request.released_s, request.deadline_s, request.penalty, request.after_s)
+        if not all(map(math.isfinite, numbers)) or request.penalty < 0 or request.after_s < 0:
+            raise ValueError(f"a request needs finite times, and a penalty and after_s of 0 or more, got {request}")
         self._waiting[request.id] = request
         self._queue[request.model].add(request, self._mark(request))
         self._arrived(request, now_s)
