@@ -524,7 +524,7 @@ class PyavCamera:
             batch, alone, wait_s = self._due()
             self._decoding = bool(batch)
             if not batch and not self._stopping.is_set():
-                self._work.wait(min(wait_s, 0.5))
+                self._work.wait(wait_s)
             self._awaited = _Awaited.NOTHING
             return batch, alone
 
@@ -544,7 +544,7 @@ class PyavCamera:
             # The packet that comes when a frame is due is fresh; by the clock, what is here would be up to a picture old. The clock
             # is for cameras from which no packet comes then.
             self._awaited = _Awaited.DUE
-            return [], False, wait_s + self._rate.step_s()
+            return [], False, wait_s + self._rate.grace_s()
         self._queue.skip_to_newest()
         if not self._rate.keyframes_only():
             self._alone = None

@@ -111,6 +111,10 @@ class WantedRate:
         """From one picture to the next: the wanted period, or the source's own where that is longer; 0 when neither is known."""
         return max(self._period_s(), 1.0 / self.wanted_fps if self.wanted_fps > 0 else 0.0)
 
+    def grace_s(self) -> float:
+        """How long after a picture is due its packet is waited for: one and a half of the source's periods, as long as that is known."""
+        return 1.5 * (self._period_s() or 0.1)
+
     def keyframes_only(self) -> bool:
         """Whether keyframes alone come often enough. A tenth of slack: they come over a network."""
         return self.wanted_fps > 0 and self._keyframe_period_s <= 1.1 / self.wanted_fps

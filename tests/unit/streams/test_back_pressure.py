@@ -5,6 +5,7 @@ Nothing here waits for time to pass: clocks are the tests' own, and a live camer
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class HandClock:
     def utc(self) -> float:
         return self.wall_s + self.time_s
 
-    def wait(self, event: object, timeout_s: float) -> bool:
-        return event.is_set()  # type: ignore[attr-defined, no-any-return]
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.is_set()
 
 
 @dataclass
@@ -241,6 +242,28 @@ def _group_of(live: ByHand, count: int) -> Iterator[_Queued]:
         )  # fmt: skip
 
 
+def test_between_two_pictures_only_the_packet_that_comes_when_one_is_due_wakes_the_decoder(live: ByHand) -> None:
+    woken: list[float] = []
+    live.camera._work.notify_all = lambda: woken.append(round(live.clock.time_s - 1000.0, 3))  # type: ignore[method-assign]
+    live.camera.want(fps=FPS / 3)  # more than there are keyframes
+    live.ask()
+    live.camera._rate.restart(FPS)
+    live.send(1, every_s=0.1)
+    assert live.decode() == 1
+    for turn in range(21):
+        live.camera._next_batch()  # as the decoder's thread does, before it sleeps
+        live.camera._awaited = camera_module._Awaited.DUE
+        woken.clear()
+        live.send(1, every_s=0.1)
+        assert bool(woken) == (turn % 3 == 2), "every third packet"
+        if woken:
+            assert 1 <= live.decode() <= 3, "from the newest keyframe on"
+            frame = live.ask()
+            assert frame is not None
+            assert frame.captured_s == live.clock.time_s, "fresh"
+    assert live.camera.status().frames_decoded == 8
+
+
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0, 1e9, -1.7e9])
 def test_a_step_of_the_wall_clock_changes_stamps_and_nothing_else(clip: Path, step_s: float) -> None:
     taken: list[list[tuple[int, float]]] = []
@@ -316,11 +339,11 @@ def test_in_any_order_memory_is_bounded_and_frames_never_go_back(clip: Path, ste
 class Recording:
     """A file that may lag, read and decoded by its own threads while the test takes its frames and moves the clock."""
 
-    def __init__(self, path: Path, **how: object) -> None:
+    def __init__(self, path: Path, *, loop: bool = False) -> None:
         self.clock = HandClock()
         self.camera = PyavCamera(
-            "cam", SourceUrl(str(path)), realtime=False, clock=self.clock, queue_packets=8, queue_bytes=MOST_BYTES, **how
-        )  # type: ignore[arg-type]
+            "cam", SourceUrl(str(path)), realtime=False, loop=loop, clock=self.clock, queue_packets=8, queue_bytes=MOST_BYTES
+        )
         self.read = 0
         put = self.camera._put
 

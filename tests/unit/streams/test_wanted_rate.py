@@ -118,6 +118,14 @@ def test_from_one_picture_to_the_next_is_the_wanted_period_or_the_cameras_own() 
     assert rate.step_s() == pytest.approx(0.1)
 
 
+def test_a_packet_is_waited_for_one_and_a_half_of_the_sources_periods() -> None:
+    rate = WantedRate()
+    rate.wanted_fps = 0.1
+    assert rate.grace_s() == pytest.approx(0.15), "nothing is known yet"
+    rate.restart(25.0)
+    assert rate.grace_s() == pytest.approx(0.06), "however seldom a picture is wanted"
+
+
 def test_waiting_never_exceeds_one_period() -> None:
     rate = WantedRate()
     rate.wanted_fps = 0.01
