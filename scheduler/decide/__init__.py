@@ -15,6 +15,7 @@ from configs.errors import UsageError
 from scheduler.decide.ekya import EkyaAnswer, EkyaInput, decide_ekya, tables
 from scheduler.decide.fluid import FluidAnswer, FluidInput, decide_fluid, fluid_tables
 from scheduler.decide.inputs import Clock, Decide, Table, parse
+from scheduler.decide.orloj import OrlojAnswer, OrlojInput, decide_orloj, orloj_tables
 from scheduler.decide.salus import SalusAnswer, SalusInput, decide_salus, salus_tables
 from scheduler.decide.slaq import SlaqAnswer, SlaqInput, decide_slaq, slaq_tables
 from scheduler.decide.videostorm import VideostormAnswer, VideostormInput, decide_videostorm, videostorm_tables
@@ -46,6 +47,7 @@ SYSTEMS: dict[str, System] = {
     "slaq": System(decide=decide_slaq, input_model=SlaqInput, answer_model=SlaqAnswer, tables=slaq_tables),
     "salus": System(decide=decide_salus, input_model=SalusInput, answer_model=SalusAnswer, tables=salus_tables),
     "fluid": System(decide=decide_fluid, input_model=FluidInput, answer_model=FluidAnswer, tables=fluid_tables),
+    "orloj": System(decide=decide_orloj, input_model=OrlojInput, answer_model=OrlojAnswer, tables=orloj_tables),
     "videostorm": System(
         decide=decide_videostorm,
         input_model=VideostormInput,

@@ -4,9 +4,9 @@ A fluid picture: the device works off what waits in order of deadlines, each req
 by slack s, at most s - L can be done behind a batch of length L; the largest excess over all deadlines is work that is lost.
 
 While nothing would be lost, the most urgent request goes first, in the batch that avoids most loss per second among those that harm
-neither it nor the rest; but not in a batch that wastes the device, since more requests will come. When something is lost anyway, or there
-is no such batch, the batch that avoids most loss per second of all runs. So a box that keeps up is as good as earliest deadline first,
-and one that does not is not: that order would give its time to those that will be late.
+neither it nor the rest; but not in a batch that wastes the device, since more requests will come. When something is lost anyway, or
+there is no such batch, the batch that avoids most loss per second of all runs. So a box that keeps up is as good as earliest deadline
+first, and one that does not is better: that order would give its time to those that will be late.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CHANCE_LOST = 0.02
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Looked:
     """One model's requests that were looked at, in order of deadlines, and its candidate batches. scores: float64 (C, N), worth of each
-    request in each candidate per second; sums: float64 (C,), of a candidate's best members; size, expected_s, careful_s: (C,), the last a
-    high quantile of the batch's time; slack_s, penalty: float64 (N,); own_s: float64 (N,), a request's part of a good batch; after_s:
+    request in each candidate per second; sums: float64 (C,), of a candidate's best members; size, expected_s, careful_s: (C,), the last
+    a high quantile of the batch's time; slack_s, penalty: float64 (N,); own_s: float64 (N,), a request's part of a good batch; after_s:
     float64 (N,), what its frame needs after it."""
 
     model: str

@@ -44,10 +44,12 @@ UNKNOWN = Law(edges=np.array([0.0, 1e-6]), mass=np.array([1.0]))
 
 @dataclass(frozen=True, kw_only=True)
 class OrlojRules:
-    """b_per_s: rate of the anticipated delay (the paper's 1e-4 per ms). Printed only: est_quantile, the quantile of L_B that a request
-    must have left to stay in a size's queue, None: its mean. Ours only: give_up, the chance to be ready in time below which a request is
-    dropped; look_at: requests in order of deadlines that are looked at, at least the largest size; margin: see `backlog.choose`. prior: law of run times per model
-    before the first sample; a model without one is taken for infinitely fast until something has run."""
+    """b_per_s: rate of the anticipated delay (the paper's 1e-4 per ms). prior: law of run times per model before the first sample; a
+    model without one is taken for infinitely fast until something has run.
+
+    Printed only: est_quantile, the quantile of L_B that a request must have left to stay in a size's queue, None: its mean.
+    Ours only: give_up, the chance to be ready in time below which a request is dropped; look_at: requests in order of deadlines that are
+    looked at, at least the largest size; margin: see `backlog.choose`."""
 
     variant: Literal["printed", "ours"] = "ours"
     b_per_s: float = 0.1
