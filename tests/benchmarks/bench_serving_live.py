@@ -3,6 +3,9 @@
 Two cameras detect with one model, the third finds what moves and classifies it (a cascade). Each way of serving (`scheduler.serving`)
 runs a box of its own (`edge.wiring.built`: real decoding, real models, real training) in turns, several rounds, so that what else the
 machine does hits all of them alike. Counted from the moment the first retraining runs.
+
+--virtual: the same question without the machine (`tests.support.serving_race`): real workers, lanes, shares and policies in virtual time,
+cameras whose pictures take 10 or 50 ms, a retraining beside them.
 """
 
 from __future__ import annotations
@@ -152,6 +155,21 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def virtual(seconds: float) -> str:
+    """Finish rates of every way of serving, and what inference and the retraining received."""
+    from tests.support.serving_race import LOADS, race
+
+    ways = ("own", "fifo", "edf", "clockwork", "orloj")
+    lines = [f"| load | {' | '.join(ways)} | inference / retraining received, pct |", "|---" * (len(ways) + 2) + "|"]
+    for name, load in LOADS.items():
+        raced = [race(way, load, seconds=seconds) for way in ways]
+        infer = [sum(s.received_pct for job, s in one.shares.items() if "infer" in job) for one in raced]
+        train = [one.shares["cam0/train"].received_pct for one in raced]
+        rates = " | ".join(f"{100 * one.frac:.1f} %" for one in raced)
+        lines.append(f"| {name} | {rates} | {min(infer):.0f}-{max(infer):.0f} / {min(train):.0f}-{max(train):.0f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder with videos/ and weights/")
@@ -162,10 +180,14 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=3.0)
     parser.add_argument("--deadline-ms", type=float, default=500.0)
     parser.add_argument("--capacity-pct", type=int, default=120)
+    parser.add_argument("--virtual", action="store_true", help="in virtual time, without videos")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--debug", action="store_true", help="show the boxes' logs")
     options = parser.parse_args()
+    if options.virtual:
+        print(virtual(options.seconds))
+        return
     if not (options.data / "weights").is_dir():
         print(f"no videos and weights in {options.data}", file=sys.stderr)
         sys.exit(LACKING)

@@ -43,6 +43,17 @@ class Load:
     train_piece_s: float = 0.02
 
 
+#: Loads that the bench shows. Pictures of a camera take 11 % of a core on average.
+LOADS: dict[str, Load] = {
+    "4 cameras, 15 % each": Load(share_pct=15.0),
+    "4 cameras, 11 % each": Load(share_pct=11.0),
+    "4 cameras, 9 % each": Load(share_pct=9.0),
+    "4 cameras, 15 % each, deadline 200 ms": Load(share_pct=15.0, goal_s=0.2),
+    "4 cameras, 11 % each, batches save 8 ms a picture": Load(share_pct=11.0, c0_s=0.008),
+    "8 cameras, 6.5 % each, batches save 8 ms a picture": Load(cameras=8, share_pct=6.5, c0_s=0.008, train_pct=30.0),
+}
+
+
 class ClockCamera(StillCamera):
     """A frame every 1/fps of virtual time, from `offset_s` on; the first pixel of its picture says how hard it is (0 or 1)."""
 
