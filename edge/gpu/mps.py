@@ -379,12 +379,15 @@ class MpsBackend(Executor):
     def _make_way(self, mib: float) -> None:
         """Ends processes without a job while these and all jobs' needs, with `mib` more, are above what there is."""
         needs_mib = mib + sum(known.need.peak_mib for known in self.memory().values() if known.need is not None)
-        while True:
-            with self._recovering:
+        # The box's loop must not wait for a daemon that recovers, which ends them all anyway.
+        while self._recovering.acquire(blocking=False):
+            try:
                 if not self._idle or needs_mib + self._held_mib("") <= self._memory_mib:
                     return
                 worker = self._idle.popleft()
                 self._workers[""].discard(worker)
+            finally:
+                self._recovering.release()
             worker.release()
 
     # --- processes ----------------------------------------------------------------------------------------------------
