@@ -4,8 +4,8 @@ Two cameras detect with one model, the third finds what moves and classifies it 
 runs a box of its own (`edge.wiring.built`: real decoding, real models, real training) in turns, several rounds, so that what else the
 machine does hits all of them alike. Counted from the moment the first retraining runs.
 
---virtual: the same question without the machine (`tests.support.serving_race`): real workers, lanes, shares and policies in virtual time,
-cameras whose pictures take 10 or 50 ms, a retraining beside them.
+--virtual: the same question without the machine (`tests.support.serving_race`): real workers, lanes, shares and policies in virtual
+time, cameras whose pictures take 10 or 50 ms, a retraining beside them.
 """
 
 from __future__ import annotations
