@@ -4,8 +4,8 @@ section 4.
 What we changed from the paper:
   * all settings are measured on the same short clip (the paper: new neighbours on "a small subset of the video"): measured on half of it
     first, they were ranked wrongly too often (docs/serving.md);
-  * D(c) is counted in demands of the golden setting, which is measured first: so one beta suits every camera and machine, and several
-    betas in turn find the front along its length;
+  * D(c) is counted in demands of the golden setting, where the first climb begins: so one beta suits every camera and machine; what
+    comes after that climb is the search's own choice (`scheduler.videostorm.guide`);
   * what a measured setting has paid for already is measured with it, for nothing (the lower rates of the same model and resolution);
   * a setting that cannot be measured is left out and said.
 """
