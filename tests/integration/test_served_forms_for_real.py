@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +21,32 @@ from models.tasks.detection import DETECTION
 from models.zoo import load_detector
 from streams.rendered import RenderedScene, Schedule
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+#: The child that makes a form, as important as the tests that run beside it: niced as on a box, it would take minutes.
+NOT_NICED = """
+import sys
+from pathlib import Path
+from models.serving import build
+build.NICE = 0
+sys.exit(build.main(sys.argv[1], Path(sys.argv[2])))
+"""
+
+
+def start_not_niced(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+    assert command[1:3] == ["-m", "models.serving.build"]
+    return subprocess.Popen([command[0], "-c", NOT_NICED, *command[3:]], **how)
 
 
 def serving(
-    folder: Path, pictures: list[np.ndarray], told: list[str], *, build_s: float = 300.0, choice: str = "auto"
+    folder: Path, pictures: list[np.ndarray], told: list[str], *, build_s: float = 1200.0, choice: str = "auto"
 ) -> Serving:
-    return Serving(
+    made = Serving(
         choice, folder, newest=lambda camera: [Picture(image=image) for image in pictures], task_of=lambda camera: DETECTION,
         tell=lambda camera, text: told.append(text), build_s=build_s,
     )  # fmt: skip
+    made._child._start = start_not_niced
+    return made
 
 
 @pytest.fixture(scope="module")
