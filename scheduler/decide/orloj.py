@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -121,7 +122,9 @@ def decide_orloj(data: Any, clock: Clock | None = None, *, explain: bool = False
     _check_requests(given)
     policy = _filled(given)
     started_s = clock() if clock else 0.0
-    batches, dropped, now_s = [], [], given.now_s
+    batches: list[BatchAnswer] = []
+    dropped: list[int] = []
+    now_s = given.now_s
     while len(batches) < given.batches:
         decision = policy.decide(now_s)
         dropped += [request.id for request in decision.dropped]
@@ -193,10 +196,8 @@ def _check_requests(given: OrlojInput) -> None:
         for i, request in enumerate(given.requests)
         if request.model not in models
     ]
-    seen: set[int] = set()
-    doubles = [
-        (f"requests[{i}].id", f"{r.id} is there twice") for i, r in enumerate(given.requests) if r.id in seen or seen.add(r.id)
-    ]  # type: ignore[func-returns-value]
+    times = Counter(request.id for request in given.requests)
+    doubles = [(f"requests[{i}].id", f"{r.id} is there twice") for i, r in enumerate(given.requests) if times[r.id] > 1]
     if unknown or doubles:
         raise refusal(unknown + doubles)
 
@@ -228,7 +229,7 @@ def _scores(given: OrlojInput) -> list[ScoreAnswer]:
             ScoreAnswer(
                 id=request.id,
                 slack_s=slack_s,
-                chance_alone=None if law is None else float(law.cdf(slack_s)),
+                chance_alone=None if law is None else min(1.0, float(law.cdf(slack_s))),
                 score_alone=None
                 if law is None
                 else float(score(law, law.mean(), slack_s, b=given.b_per_s, penalty=request.penalty)),
