@@ -72,5 +72,5 @@ def test_people_who_cross_lines_are_counted_as_humans_count_them(monkeypatch: py
     found, true = crossings(scenes), {name: crossings_by_humans(x) for name, x in LINES.items()}
     print(f"crossings counted {found}, by humans {true}")
     assert sum(true.values()) > 20
-    assert abs(sum(found.values()) - sum(true.values())) <= 0.25 * sum(true.values())
+    assert abs(sum(found.values()) - sum(true.values())) <= 0.15 * sum(true.values())
     assert crossings(scenes) == found  # the same pictures, the same number

@@ -381,6 +381,12 @@ def test_one_who_walks_to_and_fro_is_counted_every_time() -> None:
     assert crossed(lines, path) == (2, 2)
 
 
+def test_a_box_that_trembles_on_the_line_does_not_cross_it() -> None:
+    trembling = [tracked_at(i, (1, 100, 88 + 4 * (i % 2))) for i in range(20)]  # its feet 2 px above and below
+    assert crossed(made("lines", {"lines": LEVEL}), trembling) == (0, 0)
+    assert sum(crossed(made("lines", {"lines": LEVEL, "min_frames": 1}), trembling)) == 19
+
+
 def test_objects_that_pass_beside_the_line_or_have_no_track_do_not_count() -> None:
     short = {"mid": ((0.0, 0.5), (0.3, 0.5))}
     beside = [tracked_at(i, (1, 250, 150 - 10 * i)) for i in range(10)]
@@ -403,7 +409,7 @@ def test_crossings_stay_counted_over_an_interruption() -> None:
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=30))
 def test_in_and_out_add_up(sides: list[int]) -> None:
     """Whoever ends on the side where it began has crossed as often in as out."""
-    lines = made("lines", {"lines": LEVEL})
+    lines = made("lines", {"lines": LEVEL, "min_frames": 1})
     path = [tracked_at(i, (1, 100, 40 if above else 160)) for i, above in enumerate(sides)]
     into, out = crossed(lines, path)
     assert into - out == sides[-1] - sides[0]
