@@ -42,6 +42,8 @@ log = logging.getLogger("driftbox")
 POLL_S = 0.25
 #: A batch that takes so long, and `HANGS_TIMES` what is usual, hangs.
 HANGS_S, HANGS_TIMES = 10.0, 10.0
+#: A model that is out of use and still predicts for so long is not waited for.
+CLOSE_S = 5.0
 #: A request outside any frame's turn waits for so long.
 ASIDE_S = 60.0
 
@@ -163,9 +165,12 @@ class Pool:
             if model.users > 0:
                 return
             self._models.pop(model.weights, None)
-        if not model.broken:  # what hangs holds its memory, for neither thread nor memory can be taken away
-            with model.running:
+        # What hangs keeps its memory, for neither it nor its thread can be taken away.
+        if model.running.acquire(timeout=CLOSE_S):
+            try:
                 close_detector(model.detector)
+            finally:
+                model.running.release()
 
     def now_s(self) -> float:
         """The pool's time, in which deadlines are given."""

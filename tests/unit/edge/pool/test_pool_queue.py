@@ -372,6 +372,18 @@ def test_what_a_frame_cost_is_told_to_its_turn(bench: PoolBench) -> None:
     assert turn.spent_s == pytest.approx(0.06)
 
 
+def test_a_model_that_hangs_in_its_first_run_is_not_waited_for(bench: PoolBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its swap is refused, and the thread that closes it must come home."""
+    monkeypatch.setattr("edge.pool.pool.CLOSE_S", 0.01)
+    model = TimedModel(bench.clock)
+    front = bench.front(model, "a")
+    with front._model.running:  # somebody is in it, and stays
+        front.abandon()
+        front.close()
+    assert not model.closed
+    assert not bench.pool._models
+
+
 # --- names and sizes --------------------------------------------------------------------------------------------------
 
 
