@@ -22,6 +22,7 @@ from edge.gpu.mps_daemon import PID_FILE, Other, runtime_root
 from edge.store.folder import DataFolder
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
+from tests.support.pace import slowness
 
 CANARY = "c4n4ry-s3cret"
 
@@ -175,7 +176,7 @@ cameras:
   - {{id: empty, url: "{tmp_path}/empty.mp4"}}
   - {{id: refused, url: "rtsp://viewer:{CANARY}@127.0.0.1:1/x"}}
 """
-    scene, *others = [doctor.check_camera(camera, timeout_s=1.5) for camera in config(text).cameras]
+    scene, *others = [doctor.check_camera(camera, timeout_s=1.5 * slowness()) for camera in config(text).cameras]
     assert scene.level is Level.OK
     for found in others:
         assert (found.level, found.exit_code) == (Level.BAD, 1), found

@@ -147,7 +147,7 @@ class Failing:
 def test_a_worker_tells_its_errors_and_ends_only_when_its_device_is_lost(error: Exception, told: dict[str, object]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(5.0)
+        ours.settimeout(60.0)
         worker = Worker(Channel(theirs, None))
         worker._detector = Failing(error)  # type: ignore[assignment]
         codes: list[int] = []
@@ -160,5 +160,5 @@ def test_a_worker_tells_its_errors_and_ends_only_when_its_device_is_lost(error: 
         assert "hunter2" not in said["text"]
         if not told["poisoned"]:
             channel.send({"op": "stop"})
-        thread.join(5.0)
+        thread.join(60.0)
         assert codes == [4 if told["poisoned"] else 0]
