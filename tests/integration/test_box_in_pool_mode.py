@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -84,7 +85,8 @@ def healthy(box: PooledBox, camera: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["orloj", "fifo"])
-def test_a_whole_box_learns_swaps_and_replays(tmp_path: Path, policy: str) -> None:
+def test_a_whole_box_learns_swaps_and_replays(tmp_path: Path, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "driftbox")
     with PooledBox(tmp_path / "data", {"a": "fake", "b": "fake"}, policy=policy, config=replace(ALWAYS, shadow=False)) as box:
         first = [box.watched[camera].worker.serving()[1] for camera in "ab"]
         assert all(isinstance(front, PoolFront) for front in first)
@@ -101,6 +103,10 @@ def test_a_whole_box_learns_swaps_and_replays(tmp_path: Path, policy: str) -> No
         total = box.watched["a"].worker.finish.total()
         assert total.answered == box.watched["a"].worker.frames
         assert total.due >= total.answered + total.dropped
+        box.wait_windows(1)
+        lines = [record.getMessage() for record in caplog.records if "frames by their deadline" in record.getMessage()]
+        assert {"a", "b"} <= {line.split(", ")[1].split(":")[0] for line in lines}
+        assert all(line.startswith("window ") for line in lines)
         assert box.pool.pictures >= sum(box.watched[camera].worker.frames for camera in "ab")
         assert box.replayed().exact
 
