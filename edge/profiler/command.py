@@ -149,6 +149,7 @@ class _Measuring:
             where=Where(device_nodes=(chain.ANSWER,), on_gpu=subject.on_gpu),
             memory_mib=lambda setting: self.ready.memory_mib(str(setting[chain.MODEL])),
             height_px=lambda setting: int(setting[chain.HEIGHT]),
+            fps=lambda setting: footage.fps / int(setting[chain.STRIDE]),
         )  # fmt: skip
 
 

@@ -179,7 +179,8 @@ class CannotMeasure(DriftboxError):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurer:
     """Measures settings of a query on one clip, one after the other. memory_mib, height_px: of a setting, the memory of the models it
-    needs and the height to which its pictures are reduced (0: not)."""
+    needs and the height to which its pictures are reduced (0: not). fps: frames per second that it analyses in the long run, where that
+    is known: a short clip holds a few more of a low rate, and the demand is corrected for that; None: as counted."""
 
     graph: Graph
     judge: Judge
@@ -187,6 +188,7 @@ class Measurer:
     ledger: Ledger
     memory_mib: Callable[[Setting], float] = lambda setting: 0.0
     height_px: Callable[[Setting], int] = lambda setting: 0
+    fps: Callable[[Setting], float] | None = None
 
     def measure(self, setting: Setting) -> Measured:
         """Raises CannotMeasure, JobCancelled; UsageError for a setting that the query cannot have."""
@@ -202,16 +204,26 @@ class Measurer:
             raise CannotMeasure(f"{name} is left out: {said}", subject=name) from error
         if not math.isfinite(quality) or not 0 <= quality <= 1:
             raise CannotMeasure(f"{name} is left out: its quality is {quality}, which is none", subject=name)
-        seconds = self.graph.clip.seconds
-        demand = self.where.demand(ran, seconds)
+        fps, demand = self._rated(whole, ran)
         if not all(map(math.isfinite, (demand.device_s, demand.cpu_s))):
             raise CannotMeasure(f"{name} is left out: what it costs is no number", subject=name)
         option = MeasuredOption(
             name=name, setting=dict(whole), quality=quality, device_s=demand.device_s, cpu_s=demand.cpu_s,
-            decode_s=demand.decode_s, memory_mib=self.memory_mib(whole), fps=self._analysed(ran) / seconds,
+            decode_s=demand.decode_s, memory_mib=self.memory_mib(whole), fps=fps,
             height_px=self.height_px(whole),
         )  # fmt: skip
         return Measured(option=option, demand=demand, new_s=self.where.spent_s(self.ledger.charge(ran)))
+
+    def _rated(self, setting: Setting, ran: Ran) -> tuple[float, Demand]:
+        """(frames analysed per second of video, what that needs)."""
+        seconds = self.graph.clip.seconds
+        demand, counted = self.where.demand(ran, seconds), self._analysed(ran) / seconds
+        if self.fps is None or counted <= 0:
+            return counted, demand
+        fps = self.fps(setting)
+        part = fps / counted
+        cpu_s = demand.decode_s + part * (demand.cpu_s - demand.decode_s)
+        return fps, Demand(device_s=part * demand.device_s, cpu_s=cpu_s, decode_s=demand.decode_s)
 
     def is_free(self, setting: Setting) -> bool:
         """Whether measuring it needs nothing dear that was not done yet. A setting that throws on the way is not."""

@@ -14,7 +14,7 @@ from configs.schema import BoxConfig
 from edge.cli import main
 from edge.profiler import chain, clips
 from edge.profiler.command import ProfileOptions, keep_profile, profile_command, stored_profile, subject_of
-from edge.profiler.profile import CameraProfile, MeasuredOption
+from edge.profiler.profile import CameraProfile, MeasuredOption, menu_of
 from edge.runtime import STRIDES
 from edge.store.store import Store
 from models.detector import DetectorSpec
@@ -93,6 +93,17 @@ def test_the_profile_is_kept_and_read_back(tmp_path: Path, video: Path) -> None:
         assert stored_profile(store, "gate") == (1, found)
         assert stored_profile(store, "yard") is None
     assert keep_profile(config.box.data_dir, found) == 2
+
+
+def test_a_clip_that_ends_in_the_middle_of_a_low_rate_still_gives_that_rate(tmp_path: Path, video: Path) -> None:
+    found = measured(config_of(tmp_path, video), clip_s=1.0, all_settings=True)  # 10 frames: two of every eighth
+    by_stride = whole(found)
+    assert {stride: round(o.fps, 9) for stride, o in by_stride.items()} == {s: round(10.0 / s, 9) for s in chain.STRIDES}
+    menu = menu_of(found)
+    assert menu is not None
+    assert {k.name for k in menu.knobs} <= {"every", *(f"1/{s}{at}" for s in chain.STRIDES for at in ("", "@72p", "@48p"))} | {
+        "every@72p", "every@48p"
+    }  # fmt: skip
 
 
 def test_nothing_is_kept_that_was_not_to_be(tmp_path: Path, video: Path) -> None:
