@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from configs.tasks import CLASSIFICATION
+from configs.units import CLASSES
 
 #: Entry point group of the transforms that installed packages bring.
 GROUP = "driftbox.transforms"
@@ -301,6 +302,25 @@ def _of_node(entry: Mapping[str, Any], place: str, node: Mapping[str, Any]) -> I
         if knob not in names:
             yield f"{place}.knobs.{knob}", f"{name} has no knob {knob}{_near(knob, names)}; known: {', '.join(names) or 'none'}"
     yield from _of_named(entry, place, node)
+    for param, value in node["params"].items():
+        wrong = _wrong_value(param, value)
+        if param in facts.params and wrong:
+            yield f"{place}.params.{param}", wrong
+
+
+def _wrong_value(param: str, value: object) -> str:
+    """What is wrong with a parameter's value; '' for nothing. Zones and lines are names, looked up elsewhere."""
+    if param in ("zones", "lines"):
+        return ""
+    if param == "anchor":
+        return "" if value in ANCHORS else f"must be one of: {', '.join(ANCHORS)}"
+    if param == "classes":
+        known = isinstance(value, list | tuple) and all(name in CLASSES for name in value)
+        return "" if known else f"must be a list of classes: {', '.join(CLASSES)}"
+    least, most = (1, 1000) if param in ("min_frames", "max_regions") else (0, 1) if "score" in param else (0, 86_400)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+    whole = param not in ("min_frames", "max_regions") or isinstance(value, int)
+    return "" if number and whole else f"must be a {'whole ' if least else ''}number from {least} to {most}"
 
 
 def _of_named(entry: Mapping[str, Any], place: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

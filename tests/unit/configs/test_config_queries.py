@@ -19,6 +19,9 @@ ZONE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9]]"
 LINE = "[[0.1, 0.5], [0.9, 0.5]]"
 
 
+NODES = "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: %s}]}"
+
+
 def written(*queries: str, task: str = "detection") -> str:
     listed = "".join(f"\n      - {query}" for query in queries)
     return f"cameras:\n  - id: gate\n    url: /v.mp4\n    task: {task}\n    queries:{listed}\n"
@@ -118,6 +121,14 @@ def test_nodes_name_some_of_the_querys_places() -> None:
         ("{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: dwell}]}", "[0].nodes[2].params.zones", "dwell"),
         ("{name: a, nodes: [{transform: decode}, {transform: classify}]}", "[0].nodes[1].inputs", "regions or detections"),
         ("{name: a, nodes: [{transform: decode, params: {x: 1}}]}", "[0].nodes[0].params.x", "no parameter x"),
+        (NODES % "count, params: {anchor: middle}", "[0].nodes[2].params.anchor", "one of: bottom_center, center, corners"),
+        (NODES % "count, params: {classes: [dog]}", "[0].nodes[2].params.classes", "list of classes: person"),
+        (NODES % "count, params: {classes: person}", "[0].nodes[2].params.classes", "list of classes"),
+        (NODES % "track, params: {lost_s: -1}", "[0].nodes[2].params.lost_s", "number from 0 to 86400"),
+        (NODES % "track, params: {lost_s: .nan}", "[0].nodes[2].params.lost_s", "number from 0 to 86400"),
+        (NODES % "track, params: {min_frames: 1.5}", "[0].nodes[2].params.min_frames", "whole number from 1 to 1000"),
+        (NODES % "track, params: {start_score: 2}", "[0].nodes[2].params.start_score", "number from 0 to 1"),
+        (NODES % "track, params: {start_score: high}", "[0].nodes[2].params.start_score", "number from 0 to 1"),
         ("{name: a, nodes: [{transform: decode, knobs: {x: [1]}}]}", "[0].nodes[0].knobs.x", "no knob x"),
         (
             "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: count, params: {zones: [z]}}]}",
