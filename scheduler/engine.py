@@ -207,7 +207,7 @@ class BoxEngine:
         for given in found.given:
             stream = self.state.streams[given.query]
             stream.infer_pct = given.share_pct
-            self._set_knobs(stream, given.option if given.share_pct > 0 else None)
+            self._set_knobs(stream, knob_loop.option_of(given))
         self._emit_shares()
         self._look_at_goals()
 

@@ -51,9 +51,14 @@ def inference_pct(state: BoxState, config: EngineConfig) -> float:
     return max(0.0, config.capacity_pct - learning)
 
 
+def option_of(given: Given) -> str | None:
+    """The knobs to run with. One that may wait is given an option also where it gets no share: it pauses."""
+    return given.option if given.share_pct > 0 else None
+
+
 def together(utilities: Sequence[Utility]) -> Utility | None:
-    """What a camera's quality and lag are worth when several ask it something: the strictest goals, and weights that add up. None: nobody
-    asks."""
+    """What a camera's quality and lag are worth when several ask it something: the strictest goals, and weights that add up. None:
+    nobody asks."""
     if not utilities:
         return None
     return Utility(
@@ -85,4 +90,4 @@ def _query(stream: StreamState, config: EngineConfig, lag_s: float) -> Query:
 
 def _differs(stream: StreamState, given: Given) -> bool:
     """A share that could only be smaller stays: nobody else wants it, and uneven work is glad of it."""
-    return stream.knob != given.option or given.share_pct - stream.infer_pct >= SAME_PCT
+    return stream.knob != option_of(given) or given.share_pct - stream.infer_pct >= SAME_PCT
