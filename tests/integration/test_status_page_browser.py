@@ -72,7 +72,10 @@ def test_the_page_shows_the_box(browser: Any, server: WebServer) -> None:
     assert gate.locator("img").is_visible()
     assert gate.locator("svg circle").count() == 8
     assert "quality (F1)" in gate.locator("dl").inner_text()
+    assert "entrance: door in" in gate.locator("dl").inner_text()
+    assert "plates: resting (read: MemoryError: no room)" in gate.locator("dl").inner_text()
     yard = page.locator('[data-camera="yard"]').locator("dl").inner_text()
+    assert "queries" not in yard
     assert "quality (accuracy)" in yard
     assert "classification" in yard
     assert "(F1 and accuracy, 0 to 1)" in page.locator("#summary").inner_text()
