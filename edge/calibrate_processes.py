@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from edge.calibrate import Subject
 from edge.gpu.base import Lane
-from edge.gpu.mps import MpsBackend
+from edge.gpu.remote import RemoteDetector
+from edge.jobs import JobSteps
 from edge.samples import FileSamples
 from models.detector import Detector
 from models.labelled import LabelledImage
@@ -24,6 +26,16 @@ PROCESS_S = 60.0
 _STREAM = "calibrate"
 
 
+class Processes(Protocol):
+    """Who gives jobs processes of their own (`edge.gpu.mps`)."""
+
+    def serve(self, trained: Detector, job: str) -> RemoteDetector:
+        """A model that answers in the job's process."""
+
+    def steps(self, job: str) -> JobSteps:
+        """How the job's work is done there."""
+
+
 def kept_lessons(root: Path, lessons: Sequence[LabelledImage]) -> FileSamples:
     """Lessons where a process reads them. Raises StorageError."""
     store = SampleStore(root)
@@ -34,7 +46,7 @@ def kept_lessons(root: Path, lessons: Sequence[LabelledImage]) -> FileSamples:
 
 
 def subjects(
-    processes: MpsBackend, task: Task, edge: Detector, golden: Detector, pictures: Sequence[Picture], samples: FileSamples, *,
+    processes: Processes, task: Task, edge: Detector, golden: Detector, pictures: Sequence[Picture], samples: FileSamples, *,
     names: tuple[str, str], score_min: float,
 ) -> list[Subject]:  # fmt: skip
     """As `edge.calibrate.subjects`. samples: what training learns from (`kept_lessons`)."""
