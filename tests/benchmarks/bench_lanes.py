@@ -141,18 +141,19 @@ def overhead(quick: bool) -> Iterator[Row]:
 def iterations(neighbours: int, n: int) -> tuple[list[float], list[float]]:
     """CPU seconds of each bare and each lane iteration, in blocks of 10."""
     backend, lane = alone(neighbours)
-    work = ten_ms()
     bare_s: list[float] = []
     lane_s: list[float] = []
 
-    def bare() -> None:
-        work()
+    def body() -> None:
+        work = ten_ms()  # sized in the thread that does it: torch's own threads serve another one differently
 
-    def in_lane() -> None:
-        with lane.iteration():
+        def bare() -> None:
             work()
 
-    def body() -> None:
+        def in_lane() -> None:
+            with lane.iteration():
+                work()
+
         for block in range(2 * (n // 10)):
             into, once = ((bare_s, bare), (lane_s, in_lane))[block % 2]
             for _ in range(10):
