@@ -6,6 +6,7 @@ A property that fails must do so where it was broken, not on somebody's machine 
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=(HealthCheck.too_slow,))
 settings.register_profile("explore", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _our_log_is_heard() -> None:
+    """Whatever a library, or a test before, has done to it."""
+    logging.disable(logging.NOTSET)
+    log = logging.getLogger("driftbox")
+    log.disabled, log.propagate = False, True
+    log.setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from models.zoo import new_detector, spec_of
 from tests.support.plug_ins import make_package
-from tests.support.running_box import ROOT, RunningBox, eventually
+from tests.support.running_box import ROOT, RunningBox, eventually, write_classifier
 
 PATIENCE_S = 400.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def boxes() -> Iterator[list[RunningBox]]:
-    running: list[RunningBox] = []
-    yield running
-    for box in running:
-        if box.process.poll() is None:
-            box.process.kill()
-            box.process.wait()
-
-
-def write_classifier(path: Path) -> Path:
-    torch.manual_seed(7)
-    spec = spec_of("mobilenetv2-0.25")
-    save_file({k: v.contiguous() for k, v in new_detector(spec, seed=7).state().items()}, path, metadata={"arch": spec.arch})
-    return path
 
 
 def queries(box: RunningBox) -> dict[str, Any]:

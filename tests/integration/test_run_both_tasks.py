@@ -6,19 +6,15 @@ refuse, both tasks go through `tests/integration/test_tasks_live.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from edge.journal import read_segments
 from edge.replay import replay
-from models.zoo import new_detector, spec_of
 from scheduler import events as ev
 from scheduler.codec import decode
-from tests.support.running_box import RunningBox, eventually
+from tests.support.running_box import RunningBox, eventually, write_classifier
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LEARNT = (ev.LabelDone, ev.RetrainDone, ev.GateDone)
@@ -26,24 +22,6 @@ LEARNT = (ev.LabelDone, ev.RetrainDone, ev.GateDone)
 PATIENCE_S = 540.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def boxes() -> Iterator[list[RunningBox]]:
-    running: list[RunningBox] = []
-    yield running
-    for box in running:
-        if box.process.poll() is None:
-            box.process.kill()
-            box.process.wait()
-
-
-def write_classifier(path: Path) -> Path:
-    """A small classifier that has learnt nothing yet: whatever it is taught must come from the box."""
-    torch.manual_seed(7)
-    spec = spec_of("mobilenetv2-0.25")
-    save_file({k: v.contiguous() for k, v in new_detector(spec, seed=7).state().items()}, path, metadata={"arch": spec.arch})
-    return path
 
 
 def learnt(box: RunningBox, stream: str) -> set[type[ev.Event]]:

@@ -92,3 +92,16 @@ class RunningBox:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=WITHIN_S)
+
+
+def write_classifier(path: Path) -> Path:
+    """A small classifier that has learnt nothing yet: whatever it is taught must come from the box."""
+    import torch  # a box of its own is started without it
+    from safetensors.torch import save_file
+
+    from models.zoo import new_detector, spec_of
+
+    torch.manual_seed(7)
+    spec = spec_of("mobilenetv2-0.25")
+    save_file({k: v.contiguous() for k, v in new_detector(spec, seed=7).state().items()}, path, metadata={"arch": spec.arch})
+    return path

@@ -125,7 +125,7 @@ def profiled(trials_at_once: int, members: bool = True) -> ProfileDone:
     given = Members(backend) if members else None
     parts = SimpleNamespace(
         samples=samples(), shelf=SimpleNamespace(detector=lambda version: FakeDetector(skill=0.4)), scoring=jobs.Scoring(),
-        seed=1, replay_windows=1, trials_at_once=trials_at_once, profile_halving=False,
+        seed=1, replay_windows=1, trials_at_once=trials_at_once, profile_halving=False, steps=jobs.here,
     )  # fmt: skip
     live: Any = LiveJobs(parts, on_epoch=lambda *_: None, task_of=lambda _: DETECTION, members=given)  # type: ignore[arg-type]
     command = StartProfiling(
