@@ -395,7 +395,7 @@ class BoxRuntime:
     def _look_at_knobs(self) -> None:
         """Tells the engine when knobs and inference shares are worth dividing anew."""
         engine = self.parts.engine
-        lags_s = {camera_id: entry.camera.status().lag_s for camera_id, entry in self.watched.items()}
+        lags_s = {camera_id: entry.camera.lag_s for camera_id, entry in self.watched.items()}
         # Whole seconds: a backlog is no matter of milliseconds, and what did not change is not thought over.
         loads = tuple(ev.Load(stream=camera_id, lag_s=round(s)) for camera_id, s in sorted(lags_s.items()) if round(s) > 0)
         seen = knob_loop.seen(engine.state, loads)

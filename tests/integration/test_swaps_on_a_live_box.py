@@ -5,10 +5,9 @@ The models that misbehave do so only as they serve: what the gate judges is soun
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from scheduler import events as ev
 from scheduler.types import Detections
 from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
+from tests.support.served_forms import Served, throws
 
 pytestmark = pytest.mark.slow
 
@@ -36,24 +36,6 @@ RULES = ShadowRules(frames=12, share_frac=1.0, most_s=6.0)
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     put_fakes_in_the_zoo(monkeypatch)
     return
-
-
-class Served(FakeDetector):
-    """A served form that does `twist` to what the trained model says, from its `after`-th prediction on."""
-
-    def __init__(self, trained: Detector, twist: Callable[[Detections], Detections], after: int) -> None:
-        super().__init__()
-        self.load_state(trained.state())
-        self._twist, self._after, self._asked = twist, after, 0
-
-    def predict(self, images: Sequence[np.ndarray], **options: Any) -> list[Detections]:
-        self._asked += 1
-        found = super().predict(images, **options)
-        return [self._twist(f) for f in found] if self._asked > self._after else found
-
-
-def throws(found: Detections) -> Detections:
-    raise RuntimeError("the engine was built for another card")
 
 
 def no_numbers(found: Detections) -> Detections:

@@ -29,17 +29,16 @@ def install(folder: Path, code: str, name: str = "odd", *, kind: str = "Odd", pa
     make_package(folder, package, modules={module: code}, transforms={name: f"{module}:{kind}"})
 
 
+def install_documented(folder: Path) -> None:
+    code = documented_code("serving.md", '"""How crowded is it?')
+    install(folder, code, "crowding", kind="Crowding", package="driftbox-crowding")
+
+
 # --- the documented one -----------------------------------------------------------------------------------------------
 
 
 def test_the_transform_of_the_documentation_works(tmp_path: Path) -> None:
-    install(
-        tmp_path,
-        documented_code("serving.md", '"""How crowded is it?'),
-        "crowding",
-        kind="Crowding",
-        package="driftbox-crowding",
-    )
+    install_documented(tmp_path)
     with on_path(tmp_path):
         assert known_transforms() == (*TRANSFORMS, "crowding")
         usable, broken = specs_of(entries_of(CROWD, COUNT), task="detection")
@@ -114,13 +113,7 @@ def test_a_package_that_cannot_be_used_leaves_its_query_out_and_nothing_else(tmp
 
 
 def test_knobs_and_parameters_that_a_package_does_not_have(tmp_path: Path) -> None:
-    install(
-        tmp_path,
-        documented_code("serving.md", '"""How crowded is it?'),
-        "crowding",
-        kind="Crowding",
-        package="driftbox-crowding",
-    )
+    install_documented(tmp_path)
     with on_path(tmp_path):
         knob = "{name: k, nodes: [{transform: decode}, {transform: detect}, {transform: crowding, knobs: {speed: [1]}}]}"
         param = "{name: p, nodes: [{transform: decode}, {transform: detect}, {transform: crowding, params: {colour: red}}]}"
