@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-# One more than cores: many tests wait for real time to pass. `tests/conftest.py` puts their files in an order that fits.
-WORKERS ?= 3
+# Twice the cores of a small machine: many tests wait for real time to pass. `tests/conftest.py` puts their files in an order that fits.
+WORKERS ?= 4
 
 # One torch thread per job: two beside other busy processes are slower than one (docs/decisions/0002-pins.md).
 export OMP_NUM_THREADS ?= 1
@@ -15,10 +15,12 @@ export YOLO_OFFLINE = 1
 export YOLO_AUTOINSTALL = 0
 export YOLO_VERBOSE = 0
 
-.PHONY: run test check format docs install-env clean help
+.PHONY: run fleet-demo install uninstall test check format docs install-env clean help
 
 help:
 	@echo "make run       start the box on the built-in demo and print the address of its status page"
+	@echo "make fleet-demo  a controller, three boxes and Ray on this machine: shares, a migration, a takeover, a pooled training"
+	@echo "make install   install the box as a service of this machine, or upgrade it (sudo); make uninstall takes it away"
 	@echo "make test      check and run all tests that need no special hardware"
 	@echo "make check     lint, formatting, types, import arrows"
 	@echo "make format    put the code into its format"
@@ -28,8 +30,17 @@ help:
 run: $(STAMP)
 	@$(VENV)/bin/driftbox run
 
+fleet-demo: $(STAMP)
+	@$(PY) scripts/fleet_demo.py
+
+install:
+	@PYTHON="$(PYTHON)" sh scripts/service.sh install
+
+uninstall:
+	@sh scripts/service.sh uninstall
+
 test: check
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PY) scripts/run_tests.py -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -6,6 +6,7 @@ import json
 import sys
 import typing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,16 +74,32 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield from _sections(inner, f"{prefix}{name}{suffix}.")
 
 
-def _row(path: str, field: FieldInfo) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What is told of one key, as texts; backquotes mark what is written literally."""
+
+    kind: str
+    unit: str
+    range: str
+    default: str
+    meaning: str
+
+
+def described(field: FieldInfo) -> Described:
+    """What is told of a field of the schema."""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    cells = (
-        f"`{path}`",
-        _type_name(field.annotation),
-        str(extra.get("unit", "")),
-        str(extra.get("range_text", "")) or _range(field),
-        _default(field, extra),
-        field.description or "",
+    return Described(
+        kind=_type_name(field.annotation),
+        unit=str(extra.get("unit", "")),
+        range=str(extra.get("range_text", "")) or _range(field),
+        default=_default(field, extra),
+        meaning=field.description or "",
     )
+
+
+def _row(path: str, field: FieldInfo) -> str:
+    told = described(field)
+    cells = (f"`{path}`", told.kind, told.unit, told.range, told.default, told.meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -37,14 +37,21 @@ _SECRET_PARAM = re.compile(
     r"(?P<key>[?&;#][\w-]{0,40}?(?:pass|pas|psw|pwd|token|secret|key|auth|user|usr|login|sig|cred|session)[\w-]{0,40}=)[^&\s;'\"]+",
     re.IGNORECASE,
 )
-_AUTHORIZATION = re.compile(r"(?P<key>authorization\s*[:=]\s*)[^\r\n]+", re.IGNORECASE)
+_AUTHORIZATION = re.compile(r"(?P<key>(?:authorization|(?:set-)?cookie)\s*[:=]\s*)[^\r\n]+", re.IGNORECASE)
+#: The box's own API tokens (`edge.web.accounts.rules`), wherever they stand.
+_TOKEN = re.compile(r"driftbox_(?:[0-9a-f]{12}|local)_[A-Za-z0-9_-]{20,}")
 
 
 def redact(text: str) -> str:
     """`text` with the user information and secret query values of every URL in it, and HTTP credentials, replaced by `***`."""
-    text = _USERINFO.sub("://***@", text)
+    text = _TOKEN.sub("driftbox_***", _USERINFO.sub("://***@", text))
     text = _SECRET_PARAM.sub(lambda m: f"{m['key']}***", text)
     return _AUTHORIZATION.sub(lambda m: f"{m['key']}***", text)
+
+
+def secret_values(text: str) -> list[tuple[int, int]]:
+    """(begin, end) of each value in an address's query that is secret by its name, first one first."""
+    return [(found.end("key"), found.end()) for found in _SECRET_PARAM.finditer(text)]
 
 
 class DriftboxError(Exception):

@@ -62,8 +62,8 @@ def temp_path(path: Path) -> Path:
     return path.with_name(f"{TEMP_PREFIX}{os.getpid()}-{path.name}")
 
 
-def atomic_write(path: Path, data: bytes, *, durable: bool = True, write: Write = os.write) -> None:
-    """Replaces `path` by `data`, or leaves it as it was.
+def atomic_write(path: Path, data: bytes, *, durable: bool = True, write: Write = os.write, secret: bool = False) -> None:
+    """Replaces `path` by `data`, or leaves it as it was. secret: only this user may read it, at any moment.
 
     durable: also survives a power cut (fsync of the file and its folder); without it only a killed process.
     Raises StorageError; the unfinished file is removed.
@@ -71,8 +71,10 @@ def atomic_write(path: Path, data: bytes, *, durable: bool = True, write: Write 
     part = temp_path(path)
     with storage_errors(path):
         try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o644)
             try:
+                if secret:
+                    os.fchmod(fd, 0o600)  # also when it was there from before
                 write_all(fd, data, write)
                 if durable:
                     os.fsync(fd)

@@ -1,4 +1,5 @@
-"""YAML to `BoxConfig`. Every problem is reported at once, with field path and line; nothing outside the file is touched.
+"""YAML to `BoxConfig`, or to `ControllerConfig`. Every problem is reported at once, with field path and line; nothing outside the file
+is touched.
 
     config = load_config(Path("box.yaml"))      # ConfigError.problems: ((field path, text), ...)
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from configs.errors import ConfigError
-from configs.schema import CROSS_SECTION, BoxConfig
+from configs.schema import CROSS_SECTION, BoxConfig, ControllerConfig
 from configs.schema.base import limits_of
 from configs.schema.crosscheck import cross_problems
 
@@ -29,19 +30,40 @@ Loc = tuple[str | int, ...]
 _NOT_REPORTED = (CROSS_SECTION, "default_factory_not_called")
 
 #: Keys whose value is never shown in a message.
-_PRIVATE_KEYS = ("url", "password", "username")
+_PRIVATE_KEYS = ("url", "record_url", "password", "username")
 
 
 def load_config(path: Path) -> BoxConfig:
     """Reads and validates the file. Raises ConfigError with all problems; touches neither network nor camera."""
+    return parse_config(_text_of(path), source=str(path))
+
+
+def load_controller(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ControllerConfig:
+    """The configuration of a fleet's controller. path: None means an empty one; changes: section -> key -> value, of the command line:
+    they count more than the file. Raises ConfigError with all problems."""
+    source = str(path) if path is not None else "the command line"
+    data, lines, problems = _read_yaml(_text_of(path), source) if path is not None else ({}, {}, [])
+    for section, values in (changes or {}).items():
+        held = data.get(section) or {}
+        data[section] = {**held, **values} if isinstance(held, dict) else held
+    config: ControllerConfig | None = None
     try:
-        text = path.read_text(encoding="utf-8")
+        config = ControllerConfig.model_validate(data)
+    except ValidationError as error:
+        problems += [(d["loc"], _explain(d, ControllerConfig)) for d in error.errors(include_url=False)]
+    if config is None or problems:
+        _raise_all(problems, lines, source, "docs/fleet/controller.md describes every key")
+    return config
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist", subject=str(path), remedy="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a UTF-8 text"
         raise ConfigError(f"configuration file {path} cannot be read: {reason}", subject=str(path)) from None
-    return parse_config(text, source=str(path))
 
 
 def load_demo() -> BoxConfig:
@@ -52,26 +74,52 @@ def load_demo() -> BoxConfig:
 def parse_config(text: str, *, source: str = "configuration") -> BoxConfig:
     """Like `load_config`, for text that has been read already; `source` names it in messages."""
     data, lines, problems = _read_yaml(text, source)
+    return _validated(data, lines, problems, source)
+
+
+def with_cameras(config: BoxConfig, cameras: Sequence[Mapping[str, Any]], *, source: str) -> BoxConfig:
+    """`config` with other cameras, written as in YAML; checked as a file is. Addresses may also be `CameraUrl`. Raises ConfigError; its
+    problems name a camera by its place in `cameras`."""
+    rest = config.model_dump(exclude={"cameras"})
+    data = {name: getattr(config, name) for name in rest} | {"cameras": [dict(camera) for camera in cameras]}
+    found = _validated(data, {}, [], source, plain=rest | {"cameras": data["cameras"]})
+    return config.model_copy(update={"cameras": found.cameras})
+
+
+def _validated(
+    data: dict[str, Any],
+    lines: dict[Loc, int],
+    problems: list[tuple[Loc, str]],
+    source: str,
+    *,
+    plain: dict[str, Any] | None = None,
+) -> BoxConfig:
+    """plain: `data` without objects, for the rules that join sections; None: it has none. Raises ConfigError with all problems."""
     config: BoxConfig | None = None
     try:
         config = BoxConfig.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False)
         problems += [(d["loc"], _explain(d)) for d in details if d["type"] not in _NOT_REPORTED]
-    problems += [(_loc_of(path), text) for path, text in cross_problems(data)]
+    problems += [(_loc_of(path), text) for path, text in cross_problems(plain or data)]
     if config is None or problems:
         _raise_all(problems, lines, source)
     return config
 
 
-def _raise_all(problems: list[tuple[Loc, str]], lines: dict[Loc, int], source: str) -> typing.NoReturn:
+def _raise_all(
+    problems: list[tuple[Loc, str]],
+    lines: dict[Loc, int],
+    source: str,
+    remedy: str = "docs/configuration.md describes every key",
+) -> typing.NoReturn:
     placed = [(field_path(loc), text, _line_of(loc, lines)) for loc, text in problems]
     placed.sort(key=lambda p: (p[2], p[0]))
     count = "1 problem" if len(placed) == 1 else f"{len(placed)} problems"
     raise ConfigError(
         f"{source}: {count}",
         subject=source,
-        remedy="docs/configuration.md describes every key",
+        remedy=remedy,
         problems=tuple((path or "(file)", f"{text} (line {line})" if line else text) for path, text, line in placed),
     )
 
@@ -162,15 +210,15 @@ _PLAIN = {
 }
 
 
-def _explain(detail: ErrorDetails) -> str:
+def _explain(detail: ErrorDetails, root: type[BaseModel] = BoxConfig) -> str:
     loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(loc)
+        return _unknown_key(loc, root)
     shown = _shown_input(loc, detail)
     if kind in ("literal_error", "enum"):
-        return _not_allowed(loc, detail, shown)
+        return _not_allowed(loc, detail, shown, root)
     if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        return f"must be {_range_text(loc)}{shown}"
+        return f"must be {_range_text(loc, root)}{shown}"
     if kind in _PLAIN:
         limit = f" (at most {context['max_length']} characters)" if "max_length" in context else ""
         return _PLAIN[kind] + limit + ("" if kind == "missing" else shown)
@@ -187,42 +235,42 @@ def _shown_input(loc: Loc, detail: ErrorDetails) -> str:
     return f", not {text[:40]}"
 
 
-def _unknown_key(loc: Loc) -> str:
-    known = sorted(_fields_at(loc[:-1]))
+def _unknown_key(loc: Loc, root: type[BaseModel]) -> str:
+    known = sorted(_fields_at(loc[:-1], root))
     near = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"unknown key{hint}; known keys: {', '.join(known)}"
 
 
-def _not_allowed(loc: Loc, detail: ErrorDetails, shown: str) -> str:
-    allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in _allowed_at(loc)]
+def _not_allowed(loc: Loc, detail: ErrorDetails, shown: str, root: type[BaseModel]) -> str:
+    allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in _allowed_at(loc, root)]
     near = difflib.get_close_matches(str(detail.get("input")), allowed, n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"must be {'one of: ' if len(allowed) > 1 else ''}{', '.join(allowed)}{shown}{hint}"
 
 
-def _range_text(loc: Loc) -> str:
-    model, name = _model_at(loc[:-1]), str(loc[-1])
+def _range_text(loc: Loc, root: type[BaseModel]) -> str:
+    model, name = _model_at(loc[:-1], root), str(loc[-1])
     field = model.model_fields[name] if model else None
     limits = limits_of(field.metadata) if field else ""
     unit = (field.json_schema_extra or {}).get("unit", "") if field and isinstance(field.json_schema_extra, dict) else ""
     return f"{limits} {unit}".strip()
 
 
-def _fields_at(loc: Loc) -> Mapping[str, Any]:
-    model = _model_at(loc)
+def _fields_at(loc: Loc, root: type[BaseModel]) -> Mapping[str, Any]:
+    model = _model_at(loc, root)
     return model.model_fields if model else {}
 
 
-def _allowed_at(loc: Loc) -> tuple[Any, ...]:
-    field = _fields_at(loc[:-1]).get(str(loc[-1]))
+def _allowed_at(loc: Loc, root: type[BaseModel]) -> tuple[Any, ...]:
+    field = _fields_at(loc[:-1], root).get(str(loc[-1]))
     annotation = field.annotation if field else None
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
 
 
-def _model_at(loc: Loc) -> type[BaseModel] | None:
+def _model_at(loc: Loc, root: type[BaseModel]) -> type[BaseModel] | None:
     """The section class that stands at `loc`."""
-    model: type[BaseModel] | None = BoxConfig
+    model: type[BaseModel] | None = root
     is_name = False  # the next part is a key that the user chose
     for part in loc:
         if model is None:

@@ -53,9 +53,6 @@ class TransformFacts:
 
 
 _MODEL = KnobFacts(name="model", values=("",), text="Known name or weights file; empty: the camera's own, which learns.")
-_PRECISION = KnobFacts(
-    name="precision", values=("",), text="Serving form of the model (`models.serving`); empty: as the box serves."
-)
 
 TRANSFORMS: dict[str, TransformFacts] = {
     "decode": TransformFacts(
@@ -81,7 +78,7 @@ TRANSFORMS: dict[str, TransformFacts] = {
     "detect": TransformFacts(
         text="Objects in the picture.", params=("classes", "score_min"), gives=(DETECTIONS,),
         knobs=(
-            _MODEL, _PRECISION,
+            _MODEL,
             KnobFacts(
                 name="height_px", values=(0,), unit="px", best="largest",
                 text="Height of the picture that the model gets; 0: as decoded.",
@@ -91,7 +88,7 @@ TRANSFORMS: dict[str, TransformFacts] = {
     "classify": TransformFacts(
         text="What the moving regions (or detections) show.", params=("classes", "score_min"), gives=(DETECTIONS,),
         knobs=(
-            _MODEL, _PRECISION,
+            _MODEL,
             KnobFacts(
                 name="crop_limit", values=(32, 16, 8, 4), unit="crops", best="largest",
                 text="Most crops of a frame, the largest first.",

@@ -16,7 +16,21 @@ Window = Annotated[int, Path(ge=0, le=10**9, description="Window number.")]
 Seq = Annotated[int, Path(ge=0, le=10**15, description="Frame number.")]
 IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=80, description="`etag` of the labels that were seen.")]
 
-_STATUS = {"not_found": 404, "usage": 400, "labels": 422, "changed": 412, "full": 507, "read_only": 503, "corrupt": 409}
+_STATUS = {
+    "not_found": 404,
+    "usage": 400,
+    "labels": 422,
+    "changed": 412,
+    "full": 507,
+    "read_only": 503,
+    "corrupt": 409,
+    "open": 409,
+    "weights": 409,
+    "busy": 503,
+    "not_running": 503,
+    "exists": 409,
+    "restart": 409,
+}
 _Responses = dict[int | str, dict[str, Any]]
 _NOT_FOUND: _Responses = {404: {"description": "no such sample, or not any more"}}
 _WRITE: _Responses = {
@@ -58,12 +72,12 @@ def label_routes(store: LabelStore) -> APIRouter:
         camera: Camera, window: Window, seq: Seq, labels: LabelsIn, response: Response, if_match: IfMatch = None
     ) -> LabelView:
         """A person's labels from now on: always used before the golden model's, and never replaced by them."""
-        return _with_etag(store.put(_name(camera, window, seq), labels, etag=_etag(if_match)), response)
+        return _with_etag(store.put(_name(camera, window, seq), labels, etag=etag_of(if_match)), response)
 
     @routes.delete("/{camera}/{window}/{seq}", responses=_WRITE)
     def undo_labels(camera: Camera, window: Window, seq: Seq, response: Response, if_match: IfMatch = None) -> LabelView:
         """Takes a person's labels back; the golden model's are in force again, or none."""
-        return _with_etag(store.undo(_name(camera, window, seq), etag=_etag(if_match)), response)
+        return _with_etag(store.undo(_name(camera, window, seq), etag=etag_of(if_match)), response)
 
     @routes.get(
         "/{camera}/{window}/{seq}/picture.jpg",
@@ -91,7 +105,7 @@ def _name(camera: str, window: int, seq: int) -> SampleName:
     return SampleName(camera=camera, window=window, seq=seq)
 
 
-def _etag(header: str | None) -> str | None:
+def etag_of(header: str | None) -> str | None:
     """`If-Match` names one entity tag here; `*` and nothing mean any."""
     if header is None or header.strip() == "*":
         return None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import DriftboxError, EnvironmentLacking, UsageError
+from edge.environment import importing_from
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "benchmarks"
 
@@ -38,9 +38,7 @@ def run_benchmark(name: str, arguments: Sequence[str], folder: Path = FOLDER) ->
     if name not in known:
         raise UsageError(f"no benchmark is called '{name}'", subject=name, remedy=f"known: {', '.join(known)}")
     script = known[name][0]
-    paths = [str(folder.parents[1]), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
+    done = subprocess.run([sys.executable, str(script), *arguments], env=importing_from(folder.parents[1]), check=False)
     if done.returncode == EnvironmentLacking.exit_code:
         raise EnvironmentLacking(f"benchmark {name} cannot run on this machine", subject=name, remedy="see what it printed")
     if done.returncode != 0:

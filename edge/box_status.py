@@ -6,22 +6,19 @@ Read from web and telemetry threads while the loop runs: it only looks, takes co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import cv2
-import numpy as np
-
 from configs.errors import redact
-from configs.units import CLASSES
 from edge.gpu.base import ComputeBackend, DeviceFacts, Fault, ShareReport
-from edge.inference import Shown
+from edge.live_pictures import LivePictures
 from edge.queries.live import NodeReport, QueryReport
 from edge.queries.runner import HUNG, NONSENSE, RAISED
 from edge.runtime import BoxRuntime, Watched
+from edge.software import software_version
 from edge.status import (
     BoxStatus,
     CameraView,
+    CustomerView,
     DeviceView,
     FaultView,
     JobMemoryView,
@@ -38,6 +35,7 @@ from edge.status import (
     WindowView,
 )
 from scheduler.commands import ReportPlan
+from scheduler.engine_state import BoxState
 from scheduler.types import WindowOutcome
 
 #: Seconds over which received shares are measured.
@@ -47,15 +45,6 @@ MODELS_SHOWN = 50
 
 _PREPARATION = dict.fromkeys(("reference", "look", "label", "relabel", "probe", "profile"), "preparation")
 _KINDS = {"infer": "inference", "train": "retraining", "gate": "gate", **_PREPARATION}
-#: One colour per class (RGB), easy to tell apart also with colour-blind eyes.
-_COLOURS = ((255, 214, 10), (86, 180, 233), (0, 200, 140), (230, 159, 0), (204, 121, 167), (213, 94, 0), (240, 228, 200))
-
-
-def software_version() -> str:
-    try:
-        return version("driftbox")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class RuntimeStatus:
@@ -66,17 +55,20 @@ class RuntimeStatus:
     ) -> None:
         self._runtime, self._box, self._site = runtime, box, site
         self._devices = devices or runtime.parts.backend.facts
+        #: Who knows why the box is not as it should be; must answer at once.
+        self.degraded: Callable[[], tuple[str, ...]] = tuple
+        self._pictures = LivePictures()
 
     def status(self) -> BoxStatus:
         runtime = self._runtime
         clock = runtime.parts.clock
         now_s, now_utc = clock.monotonic_s(), clock.utc_s()
-        state = runtime.parts.engine.state
+        state, shares = runtime.parts.engine.state, self._shares()
         return BoxStatus(
             box=self._box, site=self._site, software=software_version(), now_utc=now_utc, started_utc=runtime.started_utc,
-            ready=runtime.ready, capacity_pct=runtime.parts.backend.capacity_pct, spare_pct=runtime.spare_pct,
+            ready=runtime.ready, degraded=self.degraded(), capacity_pct=runtime.parts.backend.capacity_pct, spare_pct=runtime.spare_pct,
             cameras=tuple(self._camera(i, w, now_s) for i, w in sorted(dict(runtime.watched).items())),
-            shares=self._shares(), shares_span_s=SHARES_SPAN_S, backend=runtime.parts.backend.name,
+            shares=shares, customers=customer_views(state, shares), shares_span_s=SHARES_SPAN_S, backend=runtime.parts.backend.name,
             memory=_memory_views(runtime.parts.backend), devices=tuple(_device_view(facts) for facts in self._devices()),
             faults=tuple(
                 _fault_view(fault, now_utc - (now_s - fault.at_s)) for fault in reversed(runtime.parts.backend.faults())
@@ -93,21 +85,25 @@ class RuntimeStatus:
             ),
         )  # fmt: skip
 
-    def picture(self, camera_id: str) -> bytes | None:
+    def picture(self, camera_id: str, *, width_px: int = 0, boxes: bool = True) -> bytes | None:
         watched = self._runtime.watched.get(camera_id)
-        shown = watched.worker.shown() if watched else None
-        return draw_jpeg(shown) if shown else None
+        if watched is None:
+            self._pictures.forget(set(self._runtime.watched))
+            return None
+        shown = watched.worker.shown()
+        return self._pictures.jpeg(camera_id, shown, width_px=width_px, boxes=boxes) if shown else None
 
     def _camera(self, camera_id: str, watched: Watched, now_s: float) -> CameraView:
         status = watched.camera.status()
         stream = self._runtime.parts.engine.state.streams.get(camera_id)
         shown = watched.worker.shown()
-        knobs = next((k for k in watched.knobs if stream and k.name == stream.knob), None)
+        knobs = next((k for k in watched.offered() if stream and k.name == stream.knob), None)
         job = next((j for j in list(self._runtime.jobs.values()) if j.stream == camera_id), None)
         history = self._runtime.parts.store.quality(camera_id, limit=QUALITY_POINTS)
         return CameraView(
-            id=camera_id, name=watched.title, state=status.state.value, code=status.code.value if status.code else None,
-            error=status.error or watched.worker.last_error, since_s=max(0.0, now_s - status.since_s),
+            id=camera_id, name=watched.title, state="quarantined" if watched.quarantined else status.state.value,
+            code=status.code.value if status.code else None,
+            error=watched.quarantined or status.error or watched.worker.last_error, since_s=max(0.0, now_s - status.since_s),
             width_px=status.width_px, height_px=status.height_px, camera_fps=status.fps,
             analysed_fps=watched.worker.rate_fps(), wanted_fps=knobs.fps if knobs else 0.0,
             knobs=knobs.name if knobs else None, objects=len(shown.detections) if shown else 0,
@@ -116,8 +112,11 @@ class RuntimeStatus:
             frames_given_up=watched.worker.finish.total().dropped,
             task=watched.task.name, quality=stream.quality if stream else None, quality_name=watched.task.quality_name,
             quality_history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
-            queries=tuple(_query_view(report) for report in watched.queries.reports()) if watched.queries else (),
+            queries=tuple(query_view(report) for report in watched.queries.reports()) if watched.queries else (),
             frames_skipped=watched.queries.skipped if watched.queries else 0,
+            present=watched.objects.present() if watched.objects else {}, zones=watched.objects.in_zones() if watched.objects else {},
+            crossed=watched.objects.crossings() if watched.objects else {},
+            learning=watched.learns if watched.entry is None else watched.entry.learning,
             model=watched.worker.version(), activity=job.kind if job else "", activity_frac=job.done_frac if job else None,
         )  # fmt: skip
 
@@ -130,17 +129,32 @@ class RuntimeStatus:
 
     def _shares(self) -> tuple[ShareView, ...]:
         reports = self._runtime.parts.backend.report(SHARES_SPAN_S)
-        return tuple(_share_view(report) for _, report in sorted(reports.items()))
+        return tuple(share_view(report) for _, report in sorted(reports.items()))
 
     def _models(self) -> tuple[ModelView, ...]:
         return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
 
 
-def _query_view(report: QueryReport) -> QueryView:
+def customer_views(state: BoxState, shares: Sequence[ShareView]) -> tuple[CustomerView, ...]:
+    """What customers were promised and received, over their cameras' jobs."""
+    ordered = dict(state.shares_pct)
+    of = {stream.id: stream.customer for stream in list(state.streams.values())}
+    return tuple(
+        CustomerView(
+            customer=name, share_pct=ordered.get(name),
+            promised_pct=sum(s.promised_pct for s in shares if of.get(s.camera or "") == name),
+            received_pct=sum(s.received_pct for s in shares if of.get(s.camera or "") == name),
+        )
+        for name in sorted({*of.values(), *ordered} - {""})
+    )  # fmt: skip
+
+
+def query_view(report: QueryReport) -> QueryView:
+    """A query as people see it."""
     return QueryView(
         name=report.name, state=report.state, reason=report.reason, again_s=report.again_s, results=_plain(report.told),
         at_utc=report.at_utc, lag_s=report.lag_s, frames=report.frames, failed_frames=report.failed_frames, knobs=dict(report.setting),
-        nodes=tuple(_node_view(node) for node in report.nodes),
+        nodes=tuple(node_view(node) for node in report.nodes),
     )  # fmt: skip
 
 
@@ -149,7 +163,8 @@ def _plain(told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {id: dict(values) for id, values in told.items()}
 
 
-def _node_view(node: NodeReport) -> QueryNodeView:
+def node_view(node: NodeReport) -> QueryNodeView:
+    """A step of a query as people see it; times are means of a frame."""
     return QueryNodeView(
         id=node.id, transform=node.transform, runs=node.runs, cpu_ms=round(1e3 * node.cpu_s, 3), gpu_ms=round(1e3 * node.gpu_s, 3),
         raised=node.faults.get(RAISED, 0), hung=node.faults.get(HUNG, 0), nonsense=node.faults.get(NONSENSE, 0), late=node.late,
@@ -204,7 +219,8 @@ def _plan_view(made: tuple[ReportPlan, float] | None) -> PlanView | None:
     )  # fmt: skip
 
 
-def _share_view(report: ShareReport) -> ShareView:
+def share_view(report: ShareReport) -> ShareView:
+    """A job's share as people see it: for which camera it works, and what it does."""
     camera, _, rest = report.job.partition("/")
     kind = _KINDS.get(rest.split("/")[0], "other")
     return ShareView(
@@ -226,18 +242,5 @@ def _outcome_view(
     return OutcomeView(
         window=outcome.window, opened_utc=opened_utc, closed_utc=closed_utc, predicted_quality=outcome.predicted_quality,
         realised_quality=outcome.realised_quality, streams=streams, notes=outcome.notes,
-        shares=tuple(_share_view(report) for report in shares),
+        shares=tuple(share_view(report) for report in shares),
     )  # fmt: skip
-
-
-def draw_jpeg(shown: Shown, *, quality: int = 80) -> bytes | None:
-    """The frame with its boxes, class names and scores, as JPEG."""
-    image = np.ascontiguousarray(shown.frame.image[:, :, ::-1])  # cv2 wants BGR
-    for box, score, class_id in zip(shown.detections.xyxy, shown.detections.score, shown.detections.class_id, strict=True):
-        left, top, right, bottom = (round(float(v)) for v in box)
-        colour = _COLOURS[int(class_id) % len(_COLOURS)][::-1]
-        cv2.rectangle(image, (left, top), (right, bottom), colour, 1, cv2.LINE_AA)
-        label = f"{CLASSES[int(class_id)]} {float(score):.2f}"
-        cv2.putText(image, label, (left, max(9, top - 3)), cv2.FONT_HERSHEY_SIMPLEX, 0.33, colour, 1, cv2.LINE_AA)
-    done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return data.tobytes() if done else None

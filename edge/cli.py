@@ -18,9 +18,13 @@ import typer
 from configs.errors import DriftboxError, UsageError, redact
 from configs.load import load_config
 from configs.schema import BoxConfig
-from edge.cli_common import ConfigFile, DataDir, Json, OptionalConfig, load_given
+from edge.cli_accounts import accounts_app
+from edge.cli_cameras import cameras_app
+from edge.cli_common import ConfigFile, DataDir, Json, OptionalConfig, load_given, load_in_force
+from edge.cli_fleet import fleet_app
 from edge.cli_labels import labels_app
 from edge.cli_models import models_app
+from edge.cli_operate import backup_app, diagnostics, upgrade
 from edge.cli_profile import profile
 from edge.console import print_json, print_table, say, say_json_line, show_error
 from edge.logs import DEBUG_VARIABLE
@@ -36,10 +40,14 @@ app = typer.Typer(
 decide_app = typer.Typer(
     help="What would one of the nine systems decide here, and why: JSON in, JSON out.", no_args_is_help=True
 )
-cameras_app = typer.Typer(help="The cameras of a box.", no_args_is_help=True)
+app.add_typer(accounts_app, name="accounts")
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
 app.add_typer(labels_app, name="labels")
+app.add_typer(backup_app, name="backup")
+app.add_typer(fleet_app, name="fleet")
+app.command()(upgrade)
+app.command()(diagnostics)
 app.command()(profile)
 
 
@@ -102,15 +110,19 @@ def run(
     if port is not None:
         loaded = loaded.model_copy(update={"web": loaded.web.model_copy(update={"port": port})})
     prepare(loaded)
+    from edge.closing import leave
     from edge.wiring import run_box
 
-    raise typer.Exit(run_box(loaded, demo=config is None, say=say_json_line if json else say))
+    leave(run_box(loaded, demo=config is None, file=config, say=say_json_line if json else say))
 
 
 @app.command()
 def check(config: ConfigFile, json: Json = False) -> None:
-    """Validate a configuration without touching the world: every problem at once. Exit code 2 if there is any."""
-    loaded = load_config(config)
+    """Validate a configuration without touching the world: every problem at once. Exit code 2 if there is any.
+
+    With the cameras that were changed through the product, where its data folder is on this machine."""
+    load_config(config)
+    loaded = load_in_force(config)
     if json:
         print_json({"ok": True, "config": str(config), "cameras": [camera.id for camera in loaded.cameras]})
         return
@@ -125,7 +137,7 @@ def doctor(config: OptionalConfig = None, data_dir: DataDir = None, json: Json =
     from edge.doctor import Level, examine, exit_code
     from edge.environment import prepare
 
-    loaded = load_given(config, data_dir)
+    loaded = load_in_force(config, data_dir)
     prepare(loaded)
     findings = []
     for finding in examine(loaded):
@@ -154,7 +166,7 @@ def calibrate(
     from edge.environment import prepare
     from edge.progress import make_progress
 
-    loaded = load_given(config, data_dir)
+    loaded = load_in_force(config, data_dir)
     prepare(loaded)
     from edge.calibrate import table
     from edge.wiring import calibrate_box
@@ -386,7 +398,7 @@ def one_of(field: str, text: str, known: tuple[str, ...]) -> Any:
 
 @app.command()
 def decide(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which system: ekya, slaq, salus or fluid.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Which of the nine systems: ekya, cilantro, ...")],
     input_file: Annotated[
         Path | None, typer.Argument(metavar="INPUT.json", help="The situation; - reads standard input.", show_default=False)
     ] = None,
@@ -400,7 +412,7 @@ def decide(
     """What would SYSTEM decide here, and why: JSON in, JSON out; the same code that the box runs."""
     import time
 
-    from scheduler.decide import system as system_of
+    from edge.plug_ins import system_of
 
     chosen = system_of(system)
     if schema:
@@ -448,7 +460,8 @@ def read_json(path: Path) -> Any:
         raise UsageError(f"{path} is not usable: {error}", subject=str(path), remedy="see docs/decide.md") from None
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+# What stands after NAME is the benchmark's own, options of the same name as ours included.
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False})
 def bench(
     context: typer.Context,
     name: Annotated[
@@ -466,7 +479,7 @@ def bench(
         else:
             print_table(("benchmark", "what it measures"), [(n, about) for n, (_, about) in known.items()])
         return
-    run_benchmark(name, context.args)
+    run_benchmark(name, context.args[1:] if context.args[:1] == ["--"] else context.args)
 
 
 # --- day-to-day work ---------------------------------------------------------------------------------------------------
@@ -498,28 +511,3 @@ def fetch(
         print_json({"weights": [{"name": name, "path": str(path)} for name, path in zip(names, paths, strict=True)]})
     else:
         print_table(("weights", "file"), list(zip(names, paths, strict=True)))
-
-
-@cameras_app.command("list")
-def cameras_list(config: OptionalConfig = None, json: Json = False) -> None:
-    """The configured cameras; with their state when the box runs on this machine."""
-    from edge.client import running_status
-
-    loaded = load_given(config)
-    status = running_status(loaded)
-    views = {camera.id: camera for camera in status.cameras} if status else {}
-    rows = []
-    for camera in loaded.cameras:
-        view = views.get(camera.id)
-        state = view.state if view else "not running" if camera.enabled else "switched off"
-        rows.append(
-            {"id": camera.id, "name": camera.title, "url": str(camera.url), "fps": camera.fps, "state": state,
-             "error": view.error if view else "", "quality": view.quality if view else None}
-        )  # fmt: skip
-    if json:
-        print_json({"running": status is not None, "cameras": rows})
-    else:
-        print_table(
-            ("camera", "name", "address", "wanted frames/s", "state", "error", "quality"),
-            [tuple(r.values()) for r in rows],
-        )

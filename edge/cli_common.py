@@ -26,6 +26,14 @@ ConfigOption = Annotated[
 ]
 
 
+def load_in_force(path: Path | None, data_dir: Path | None = None) -> BoxConfig:
+    """As `load_given`, with the cameras as a box on its data folder has them: those of the file, and over them what was changed through
+    the product. Raises ConfigError, StorageError."""
+    from edge.cameras.book import with_book
+
+    return with_book(load_given(path, data_dir)).config
+
+
 def load_given(path: Path | None, data_dir: Path | None = None) -> BoxConfig:
     """The configuration at `path`, or the built-in demo; `data_dir` replaces its data folder."""
     config = load_demo() if path is None else load_config(path)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edge.cli_common import DataDir, Json, OptionalConfig, load_given
+from edge.cli_common import DataDir, Json, OptionalConfig, load_in_force
 from edge.console import print_json, print_table, say
 
 
@@ -41,7 +41,7 @@ def profile(
     from edge.environment import prepare
     from edge.progress import make_progress
 
-    loaded = load_given(config, data_dir)
+    loaded = load_in_force(config, data_dir)
     prepare(loaded)
     from edge.profiler.command import ProfileOptions, profile_command
     from edge.profiler.profile import table

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from configs.errors import DriftboxError, EnvironmentLacking, redact
 from configs.schema import BoxConfig, CameraEntry
+from configs.schema.telemetry import is_loopback
 from edge.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -369,12 +370,44 @@ def check_port(config: BoxConfig) -> Finding:
         if error.code == "port_taken" and _is_driftbox(config):
             return ok("web", f"a Driftbox answers on {config.web.host}:{config.web.port} already")
         raise
-    open_to_all = config.web.host in ("0.0.0.0", "::")
-    if open_to_all:
+    if config.web.is_open and not config.web.login:
         return warn(
-            "web", f"port {config.web.port} is free, and open to the whole network without login", "set web.host to 127.0.0.1"
+            "web",
+            f"{config.web.host}:{config.web.port} is free, and whoever reaches it sees the cameras without login",
+            "set web.login to true, or web.host to 127.0.0.1",
         )
     return ok("web", f"{config.web.host}:{config.web.port} is free")
+
+
+def check_certificate(config: BoxConfig) -> Finding:
+    """That of the page: whether the given one can be served, and for how long."""
+    web = config.web
+    if not web.enabled or web.tls_kind == "off":
+        if web.enabled and web.is_open and web.login:
+            return warn(
+                "certificate",
+                "web.tls is off: passwords cross the network unprotected, unless a proxy in front of the box speaks TLS",
+                "set web.tls to own or given",
+            )
+        return ok("certificate", "plain HTTP: only this machine reaches the page" if not web.is_open else "plain HTTP")
+    from edge.web.tls import look_at, own_paths
+
+    own = own_paths(config.box.data_dir)
+    given = (web.cert_file, web.key_file) if web.cert_file and web.key_file else None
+    if given is None and not own[0].is_file():
+        return ok("certificate", "the box makes its own at the first start")
+    now_utc = time.time()
+    found = look_at(*(given or own))
+    state, words = found.state(now_utc), f"{(given or own)[0]}: {found.left_words(now_utc)}"
+    if state == "good" or given is None:
+        return ok("certificate", words if given else f"{words}; the box renews it by itself")
+    if state == "expired":
+        return bad(
+            "certificate", f"{words}; the box's own one stands in for it", "put a newer one there: it is taken up at once"
+        )
+    if state == "early":
+        return warn("certificate", f"{words}, but not yet", "is the clock of this machine right?")
+    return warn("certificate", words, "put a newer one there: it is taken up without a restart")
 
 
 def _is_driftbox(config: BoxConfig) -> bool:
@@ -384,14 +417,77 @@ def _is_driftbox(config: BoxConfig) -> bool:
 
 
 def check_broker(config: BoxConfig) -> Finding:
-    from edge.telemetry.mqtt import probe
+    """Whether the broker takes us, and how long the box's certificate is still good for."""
+    from edge.telemetry.connection import certificate_trouble, probe
 
     mqtt = config.telemetry.mqtt
     if not mqtt.enabled:
         return ok("broker", "switched off")
+    if mqtt.broker == "embedded":
+        return _own_broker(config)
+    trouble = certificate_trouble(mqtt, time.time())
+    if trouble and "expired" in trouble:
+        return bad("broker", trouble, "renew it, and correct telemetry.mqtt.cert_file and key_file")
     started_s = time.monotonic()
     probe(mqtt, timeout_s=BROKER_S)
-    return ok("broker", f"{mqtt.host}:{mqtt.port} accepted us after {1000 * (time.monotonic() - started_s):.0f} ms")
+    how = ", over TLS" if mqtt.tls else ""
+    accepted = f"{mqtt.host}:{mqtt.port} accepted us after {1000 * (time.monotonic() - started_s):.0f} ms{how}"
+    if trouble:
+        return warn("broker", f"{accepted}; {trouble}", "renew it in time")
+    if mqtt.password is not None and not mqtt.tls and not is_loopback(mqtt.host):
+        return warn(
+            "broker", f"{accepted}; the password travels in clear text", "set telemetry.mqtt.tls, when the broker knows TLS"
+        )
+    return ok("broker", accepted)
+
+
+def check_fleet(config: BoxConfig) -> Finding:
+    """Whether the membership is whole, the certificate good, and the fleet's broker takes us."""
+    from edge.fleet.membership import MemberFolder
+    from edge.telemetry.connection import certificate_trouble, probe
+
+    folder = MemberFolder(config.box.data_dir)
+    member = folder.read()
+    if member is None:
+        return ok("fleet", "member of none")
+    if not config.fleet.enabled:
+        return ok("fleet", f"member of the fleet of {member.url}, switched off by fleet.enabled")
+    if member.box != config.box.id:
+        return warn(
+            "fleet", f"the box joined as {member.box} and is now called {config.box.id}: the fleet knows it as {member.box}",
+            "driftbox fleet leave, then join again",
+        )  # fmt: skip
+    mqtt = folder.mqtt(member)
+    trouble = certificate_trouble(mqtt, time.time()) if member.broker.tls else ""
+    if "has expired" in trouble:
+        return warn("fleet", f"{trouble}; the box is alone", "driftbox fleet leave, then join again with a new code")
+    try:
+        probe(mqtt, timeout_s=BROKER_S)
+    except DriftboxError as error:  # the box does its work alone
+        remedy = "does the controller run? The box goes on with what it was told last"
+        return warn("fleet", f"member of the fleet of {member.url}; {error.message}", remedy)
+    return ok("fleet", f"member of the fleet of {member.url}; its broker takes the box")
+
+
+def _own_broker(config: BoxConfig) -> Finding:
+    from edge.telemetry.connection import certificate_end_utc
+    from edge.web.serve import bind
+
+    mqtt, embedded = config.telemetry.mqtt, config.telemetry.mqtt.embedded
+    for user in embedded.users:
+        user.password.resolve()
+    if embedded.cert_file is not None and certificate_end_utc(embedded.cert_file) <= time.time():
+        return bad("broker", f"the certificate {embedded.cert_file} of the embedded broker has expired", "renew it")
+    where = f"{embedded.listen}:{mqtt.port}"
+    try:
+        bind(embedded.listen, mqtt.port).close()
+    except EnvironmentLacking as error:
+        if error.code == "port_taken" and _is_driftbox(config):
+            return ok("broker", f"the box's own one runs on {where}")
+        return bad(
+            "broker", f"the box's own one cannot listen on {where}: {error.message}", "choose another telemetry.mqtt.port"
+        )
+    return ok("broker", f"the box's own one will listen on {where}{', over TLS' if embedded.cert_file else ''}")
 
 
 def check_model(config: BoxConfig, name: str) -> Finding:
@@ -456,5 +552,7 @@ CHECKS: dict[str, Check] = {
     "disk": check_disk,
     "lock": check_lock,
     "web": check_port,
+    "certificate": check_certificate,
     "broker": check_broker,
+    "fleet": check_fleet,
 }

@@ -35,6 +35,7 @@ from models.detector import Detector
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from scheduler.types import Detections, Frame, KnobProfile
+from streams.pulse import Pulse
 from streams.source import Camera
 
 #: Frames over which rate and cost are averaged.
@@ -122,6 +123,7 @@ class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
 
     on_fall_back: told in the worker's own thread when the model before was put back; must be quick. goal_s: from capture to answer.
+    after_s: how much of the seconds that a frame has until its deadline is needed after its answer (`Turn.after_s`).
     on_shown: told each analysed frame, in the worker's own thread; must return at once and never raise. hold: whether somebody is not
     done with the last frame; asked only where frames may wait (`Camera.may_lag`)."""
 
@@ -148,6 +150,7 @@ class InferenceWorker:
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self.on_shown: Callable[[Shown], None] = lambda shown: None
         self.hold: Callable[[], bool] = lambda: False
+        self.after_s: Callable[[float], float] = lambda patience_s: 0.0
         self._lane = lane
         self._model = Model(detector=detector, version=version)
         self._previous: Model | None = None
@@ -158,6 +161,7 @@ class InferenceWorker:
         self._watched = 0  # frames for which the serving model is still watched
         self._failures = 0  # of it, in a row
         self._shadow: Shadow | None = None
+        self._next_camera: Camera | None = None
         self._clock = clock
         self._score_min = score_min
         self._lock = threading.Lock()
@@ -175,17 +179,63 @@ class InferenceWorker:
         self._seq = -1
         self._paused = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"infer-{camera.id}", daemon=True)
+        self._pulse = Pulse(clock.monotonic_s)
+        self._cancelled = False  # its lane was taken away
+        self._generation = 0
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, args=(self._generation,), name=f"infer-{self.camera.id}", daemon=True)
 
     def start(self) -> None:
+        self._pulse.beat()
         self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether its thread does what it should: it runs, or was told to end, or has not begun."""
+        return self._stop.is_set() or self._thread.ident is None or self._thread.is_alive()
+
+    def silent_s(self) -> float:
+        """See `streams.pulse`; waiting for a share is no silence, nor is a pause, which may catch it inside a frame."""
+        return 0.0 if self._stop.is_set() or self._paused.is_set() else self._pulse.silent_s()
+
+    @property
+    def keeps_its_lane(self) -> bool:
+        """Whether a new thread can go on in the lane of the old one, which left it in order."""
+        return not self._thread.is_alive() and not self._cancelled
+
+    def begin_anew(self, lane: Lane | None = None) -> None:
+        """Another thread does the work from now on. The old one has died, or hangs: then it ends when it comes back, and `lane` is the
+        new one's, for the old one is still inside its own."""
+        if self._stop.is_set():
+            return
+        if lane is not None:
+            self._lane = lane
+        self._generation += 1
+        self._cancelled = False
+        self._thread = self._new_thread()
+        self.start()
 
     def stop(self) -> None:
         """The caller cancels the lane first, so that a waiting iteration ends."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:  # else it was never started
+            self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        """Gives back what its models hold. After `stop` and `join`; a thread that hangs inside a model keeps that one."""
+        with self._lock:
+            models = [m.detector for m in (self._model, self._previous, self._twin) if m is not None]
+            detectors, self._retired = {id(d): d for d in [*models, *self._retired]}, []
+        for detector in detectors.values():
+            close_detector(detector)
+
+    def turn_to(self, camera: Camera) -> None:
+        """Another camera's frames from the next one on (the same camera by another address). From any thread."""
+        with self._lock:
+            self._next_camera = camera
 
     def set_knobs(self, knobs: KnobProfile | None) -> None:
         """knobs=None pauses inference; the camera goes on for the sampler."""
@@ -302,12 +352,17 @@ class InferenceWorker:
         gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _run(self, generation: int) -> None:
+        while not self._stop.is_set() and generation == self._generation:
+            self._pulse.beat()
             try:
                 wait_s = self.step()
             except JobCancelled:
+                self._cancelled = self._cancelled or generation == self._generation
                 return
+            except Exception as error:  # the watchdog begins anew, and says why
+                self._count_error(error)
+                raise
             if wait_s > 0:
                 self._stop.wait(wait_s)
 
@@ -315,6 +370,7 @@ class InferenceWorker:
         """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Raises JobCancelled.
         For the worker's own thread (tests call it instead of starting one)."""
         self._close_retired()
+        self._turn_if_told()
         now_s = self._clock.monotonic_s()
         if self._paused.is_set():
             self._due.rest()
@@ -349,6 +405,15 @@ class InferenceWorker:
             self._count_due()
         return 0.0
 
+    def _turn_if_told(self) -> None:
+        """Frames of the other camera are counted anew."""
+        with self._lock:
+            camera, self._next_camera = self._next_camera, None
+        if camera is None:
+            return
+        self.camera, self._seq, self._handled, self._asks_since_s = camera, -1, None, None
+        self._due.rest()
+
     def _count_due(self) -> None:
         """How many frames were due up to the one in work, those included that nobody looked at."""
         frame = self._handled
@@ -377,9 +442,10 @@ class InferenceWorker:
         if self.camera.may_lag:
             return Turn(deadline_s=self._clock.monotonic_s() + PATIENCE_MAX_S, checkpoint=self._lane.checkpoint)
         replaceable = self._interval_s > 0 and self._late_in_a_row < BLIND_FRAMES
+        patience_s = self.patience_s()
         return Turn(
-            deadline_s=frame.captured_s + self.patience_s(), next_s=self._next_s if replaceable else None, newer=newer,
-            checkpoint=self._lane.checkpoint,
+            deadline_s=frame.captured_s + patience_s, after_s=self.after_s(patience_s), newer=newer,
+            next_s=self._next_s if replaceable else None, checkpoint=self._lane.checkpoint,
         )  # fmt: skip
 
     def _count_error(self, error: Exception) -> None:
@@ -388,7 +454,9 @@ class InferenceWorker:
 
     def _analyse(self, frame: Frame) -> int:
         """Analyses the newest frame there is, `frame` or later; returns its seq."""
+        self._pulse.rest()
         with self._lane.iteration():
+            self._pulse.beat()
             # The share may have made us wait: what came meanwhile is what people want to see analysed.
             frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
             self._seq, self._handled = frame.seq, frame
@@ -486,7 +554,9 @@ class InferenceWorker:
         """The shadow's turn, after the frame is out. Whatever it does, the camera goes on."""
         if not shadow.may_look(cost_s):
             return
+        self._pulse.rest()
         with self._lane.iteration():
+            self._pulse.beat()
             turn = Turn(
                 deadline_s=self._clock.monotonic_s() + self.patience_s(), checkpoint=self._lane.checkpoint
             )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from configs.errors import StorageError, WeightsError
+from configs.errors import StorageError, UsageError, WeightsError
 from edge import jobs
 from edge.clock import Clock
 from edge.gpu.base import Lane
@@ -24,7 +24,15 @@ from models.detector import Detector
 from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from scheduler import events as ev
-from scheduler.commands import StartGate, StartLabelling, StartLook, StartProbe, StartProfiling, StartRetraining
+from scheduler.commands import (
+    StartGate,
+    StartLabelling,
+    StartLook,
+    StartProbe,
+    StartProfiling,
+    StartReprofiling,
+    StartRetraining,
+)
 from scheduler.drift import signature
 from scheduler.types import EpochReport, ProfileTrial, Signature, Traits
 
@@ -36,7 +44,9 @@ Spent = Callable[[], float]
 MakeEvent = Callable[[float], ev.Event]
 #: Runs a job to its end in a lane; the answer waits for the time at which the loop hears it.
 Body = Callable[[Lane, Spent], MakeEvent]
-LearningCommand = StartLook | StartLabelling | StartProbe | StartProfiling | StartRetraining | StartGate
+LearningCommand = StartLook | StartLabelling | StartProbe | StartProfiling | StartReprofiling | StartRetraining | StartGate
+#: Measures what a camera's knobs are worth and keeps it: (its id, seconds of compute for the search, what to call now and then).
+Reprofile = Callable[[str, float, Callable[[], None]], None]
 
 #: Commands that start a learning job -> what people read.
 KINDS: dict[type, str] = {
@@ -44,6 +54,7 @@ KINDS: dict[type, str] = {
     StartLabelling: "labelling",
     StartProbe: "probing",
     StartProfiling: "profiling",
+    StartReprofiling: "re-profiling",
     StartRetraining: "retraining",
     StartGate: "gate",
 }
@@ -54,7 +65,7 @@ class LearningParts:
     """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; each job takes its own (`JobSteps.own`).
     require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: (job's id) -> how
     its kind is done, here or in a process of its own. trials_at_once: most profiling trials at once (docs/trials.md);
-    profile_halving: those that are clearly worse stop early."""
+    profile_halving: those that are clearly worse stop early. reprofiling: measures a camera's knobs anew; None: nobody does."""
 
     store: Store
     shelf: Shelf
@@ -69,6 +80,7 @@ class LearningParts:
     steps: Callable[[str], jobs.JobSteps] = jobs.here
     trials_at_once: int = 1
     profile_halving: bool = False
+    reprofiling: Reprofile | None = None
 
 
 class LiveJobs:
@@ -92,6 +104,8 @@ class LiveJobs:
             return partial(self._probe, command)
         if isinstance(command, StartProfiling):
             return partial(self._profiling, command)
+        if isinstance(command, StartReprofiling):
+            return partial(self._reprofiling, command)
         if isinstance(command, StartRetraining):
             return partial(self._retraining, command)
         return partial(self._gate, command)
@@ -181,6 +195,14 @@ class LiveJobs:
         return lambda at_s: ev.ProfileDone(
             at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s
         )
+
+    def _reprofiling(self, command: StartReprofiling, lane: Lane, spent: Spent) -> MakeEvent:
+        if self._parts.reprofiling is None:
+            raise UsageError("nobody profiles here", subject=command.stream, remedy="set scheduler.reprofile to auto")
+        with lane.iteration():
+            self._parts.reprofiling(command.stream, command.budget_gpu_s, lane.checkpoint)
+        gpu_s = spent()
+        return lambda at_s: ev.Reprofiled(at_s=at_s, job=command.job, stream=command.stream, gpu_s=gpu_s)
 
     def _profiled_at_once(
         self, members: Members, command: StartProfiling, lane: Lane, serving: Detector, how: dict[str, Any]

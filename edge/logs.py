@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 
 from configs.errors import redact
+from edge.log_ring import RING
 
 #: Set by `driftbox --debug`; inherited by the box's own child processes.
 DEBUG_VARIABLE = "DRIFTBOX_DEBUG"
@@ -30,6 +32,17 @@ def set_up_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter(tracebacks=os.environ.get(DEBUG_VARIABLE) == "1"))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, RING]
     root.setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    # Else Python prints the traceback of a thread that dies as it is, addresses with passwords included.
+    threading.excepthook = _thread_died
+
+
+def _thread_died(died: threading.ExceptHookArgs) -> None:
+    if died.exc_type is not SystemExit and died.exc_value is not None:
+        name = died.thread.name if died.thread is not None else "?"
+        text = f"{died.exc_type.__name__}: {died.exc_value}"
+        logging.getLogger("driftbox").error(
+            "the thread %s has ended: %s", name, text, exc_info=(died.exc_type, died.exc_value, died.exc_traceback)
+        )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import StorageError, UsageError
+from configs.files import corrupt, storage_errors
 from edge.store.folder import MANIFEST, DataFolder, check_version
 from edge.store.store import ModelState, Store, StoredModel
 
@@ -62,22 +63,33 @@ def list_models(data_dir: Path, camera: str | None = None) -> list[dict[str, Any
 
 
 def tree_of(data_dir: Path, camera: str | None = None) -> list[dict[str, Any]]:
-    """The same rows, each camera's in the order of their lineage: a version before what was made from it. `depth` counts the branches
-    on the way to it; the line that leads to the serving version has none."""
+    """The same rows, each camera's in the order of their lineage (`tree_rows`)."""
     with open_store(data_dir) as store:
-        models = store.models(camera)
+        return tree_rows(store.models(camera))
+
+
+def tree_rows(models: Sequence[StoredModel]) -> list[dict[str, Any]]:
+    """One row per version, each camera's in the order of their lineage: a version before what was made from it. `depth` counts the
+    branches on the way to it; the line that leads to the serving version has none."""
     cameras = dict.fromkeys(m.version.stream for m in models)
     return [row for name in sorted(cameras) for row in _tree([m for m in models if m.version.stream == name])]
 
 
 def show_model(data_dir: Path, version: str) -> dict[str, Any]:
-    """Everything known of one version, its lineage, manifest and files included. Raises UsageError for an unknown one."""
+    """Everything known of one version, its lineage, manifest and files included. Raises UsageError for an unknown one, StorageError for
+    a manifest that cannot be read."""
     with open_store(data_dir) as store:
-        model = find(store, version)
-        line = lineage(store.models(model.version.stream), version)
-        replaced = store.replaced(model.version.stream) if model.state is ModelState.SERVING else None
+        return shown(store, data_dir, version)
+
+
+def shown(store: Store, data_dir: Path, version: str) -> dict[str, Any]:
+    """`show_model` over an open database."""
+    model = find(store, version)
+    line = lineage(store.models(model.version.stream), version)
+    replaced = store.replaced(model.version.stream) if model.state is ModelState.SERVING else None
     folder = data_dir / "models" / model.version.stream / model.version.id
-    manifest = folder / MANIFEST
+    with storage_errors(folder):
+        sizes = {path.name: f"{path.stat().st_size} bytes" for path in sorted(folder.glob("*"))}
     return {
         **row_of(model),
         "reason": model.reason,
@@ -85,9 +97,22 @@ def show_model(data_dir: Path, version: str) -> dict[str, Any]:
         "lineage": [m.version.id for m in line],
         "sha256": model.version.sha256,
         "training": model.config,
-        "manifest": json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {},
-        "files": {path.name: f"{path.stat().st_size} bytes" for path in sorted(folder.glob("*"))},
+        "manifest": _manifest(folder / MANIFEST),
+        "files": sizes,
     }
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """{}: the files are gone."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise corrupt(str(path), "its manifest cannot be read") from error
+    if not isinstance(found, dict):
+        raise corrupt(str(path), "its manifest is no object")
+    return found
 
 
 def lineage(models: Sequence[StoredModel], version: str) -> list[StoredModel]:
@@ -138,7 +163,9 @@ def find(store: Store, version: str) -> StoredModel:
     try:
         return store.model(version)
     except KeyError:
-        raise UsageError(f"no model version '{version}'", subject=version, remedy="see `driftbox models list`") from None
+        raise UsageError(
+            f"no model version '{version}'", subject=version, code="not_found", remedy="see `driftbox models list`"
+        ) from None
 
 
 def check_files(folder: DataFolder, model: StoredModel) -> None:

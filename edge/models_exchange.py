@@ -54,9 +54,11 @@ def export_model(data_dir: Path, version: str, out: Path | None, *, form: str = 
 
 
 def import_model(
-    data_dir: Path, file: Path, *, camera: str | None = None, promote: bool = False, allow_unsigned: bool = False
-) -> dict[str, Any]:
-    """Takes a bundle in as a candidate of `camera` (None: the camera it was made for). Raises UsageError, WeightsError (every check of
+    data_dir: Path, file: Path, *, camera: str | None = None, promote: bool = False, allow_unsigned: bool = False,
+    more_origin: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Takes a bundle in as a candidate of `camera` (None: the camera it was made for). more_origin: what else is to be kept of where it
+    came from. Raises UsageError, WeightsError (every check of
     `models.bundle`), StorageError."""
     bundle = read_bundle(file, trusts=KeyRing(data_dir).trusts, allow_unsigned=allow_unsigned)
     manifest = bundle.manifest
@@ -65,7 +67,7 @@ def import_model(
         _require_room(folder, file.stat().st_size)
         origin = {
             "kind": "import", "version": manifest.id, "camera": manifest.stream, "signed_by": bundle.signed_by,
-            "quality_there": ", ".join(f"{name} {value:.3f}" for name, value in manifest.quality.items()),
+            "quality_there": ", ".join(f"{name} {value:.3f}" for name, value in manifest.quality.items()), **(more_origin or {}),
         }  # fmt: skip
         taken = _take_in(folder, store, target, manifest, origin, lambda part, new: save_version(part, new, bundle.state))
         served = _promote(store, taken.id) if promote else None

@@ -13,17 +13,26 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
+from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, UsageError, redact
+from configs.schema import CameraEntry
+from configs.schema.fleet import HOUSE
+from edge.cameras.types import CameraChanged
+from edge.closing import THREADS_S, Closing
 from edge.finish import described as finish_described
 from edge.gpu.base import ChangeCost, ComputeBackend, Fault, Lane, ShareReport
 from edge.gpu.members import Members
-from edge.inference import FellBack, InferenceWorker
+from edge.inference import FellBack, InferenceWorker, Shown
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
 from edge.needs import Needs
+from edge.objects.live import CameraObjects
+from edge.objects.types import ObjectListener
+from edge.profiler.asked import COST_TOLERANCE_FRAC, COST_TOLERANCE_PCT, Asked
 from edge.profiler.live import LiveMenu, Profiles
 from edge.queries.live import CameraQueries
 from edge.resolution import at_own_size
@@ -53,19 +62,22 @@ from scheduler.commands import (
 from scheduler.engine import BoxEngine
 from scheduler.pricing import ChangePrice
 from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
+from scheduler.videostorm.joint import Joint, in_force
 from scheduler.videostorm.reprofile import ReprofileRules
+from scheduler.videostorm.types import Utility
+from streams.pulse import Pulse, Threaded
 from streams.source import Camera, CameraState
 
 log = logging.getLogger("driftbox")
+
+T = TypeVar("T")
+Tell = Callable[[Shown], None]
+Gate = Callable[[str, Tell, Callable[[], bool]], Tell]
 
 #: Seconds between two looks at cameras and costs.
 TICK_S = 0.5
 #: Seconds between two questions to the database whether a command has changed something in it.
 FOLLOW_S = 0.1
-#: How far the measured cost of inference may be from the profile before the profile is replaced.
-COST_TOLERANCE_FRAC = 0.3
-#: Where hardly anything is computed, a part of it is nothing: smaller changes of the demand are not told.
-COST_TOLERANCE_PCT = 0.2
 #: Share kept on top of the measured demand, so that an average share carries an uneven load.
 DEMAND_HEADROOM = 1.15
 #: Every how-many-th frame the offered knobs analyse and what that leaves of the quality: camera c1 of Ekya's measured table
@@ -74,6 +86,9 @@ STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.
 
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
+
+#: Longest that another thread waits for the loop, and that a camera's last frame is waited for when it is taken out.
+ASK_S, WORKER_ENDS_S = 10.0, 3.0
 
 #: How torch says that memory ran out, on the CPU and on CUDA.
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
@@ -95,7 +110,10 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 @dataclass(kw_only=True)
 class Watched:
     """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
-    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`); queries: what is asked of it."""
+    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`); queries: what is asked of it; asked:
+    what that may run with and needs, running: the knobs in force, None: it rests; objects:
+    who follows its objects, None: nobody; quarantined: why it is left alone until somebody lifts that (`edge.watchdog`), '': it is not;
+    learns: its model may; entry: how it is configured, None: nobody said. A camera that is changed becomes another `Watched`."""
 
     camera: Camera
     worker: InferenceWorker
@@ -110,6 +128,36 @@ class Watched:
     live: bool = True
     menu: LiveMenu | None = None
     queries: CameraQueries | None = None
+    asked: Asked = field(default_factory=Asked)
+    running: Joint | None = None
+    objects: CameraObjects | None = None
+    quarantined: str = ""
+    learns: bool = True
+    entry: CameraEntry | None = None
+
+    def joined(self) -> tuple[Joint, ...]:
+        """What plans may choose from: its own knobs with those of its queries."""
+        return self.asked.joined(self.knobs, self.fps)
+
+    def offered(self) -> tuple[KnobProfile, ...]:
+        """The same, as plans know it."""
+        return tuple(joint.knobs for joint in self.joined())
+
+    def run(self, knobs: str | None) -> Joint | None:
+        """Sets the knobs of that name, the camera's and its queries'; None: it rests. From any thread."""
+        self.running = in_force(self.joined(), knobs)
+        if self.menu is not None:
+            self.menu.knob = self.running.base.name if self.running is not None else None
+        if self.queries is not None and self.running is not None:
+            for query, setting in self.running.settings.items():
+                with contextlib.suppress(UsageError):  # asked otherwise by now: it keeps what it has
+                    self.queries.set_knobs(query, setting)
+        return self.running
+
+    def asks_otherwise(self, *, with_cpu: bool) -> bool:
+        """Whether its queries need something else than what was offered last. with_cpu: their thread works on the device."""
+        cost_s = self.queries.frame_cost_s(with_cpu=with_cpu) if self.queries is not None else None
+        return cost_s is not None and self.asked.measured(cost_s, running=self.running, fps=self.fps)
 
     def measured(self, cost_s: float) -> tuple[KnobProfile, ...] | None:
         """What a frame costs with the knobs in force: the knobs as they are to be planned with from now on; None: as before."""
@@ -136,6 +184,11 @@ def _differs(cost_s: float, profiled_s: float, fps: float) -> bool:
     return abs(cost_s - profiled_s) > max(COST_TOLERANCE_FRAC * profiled_s, COST_TOLERANCE_PCT / (100 * max(fps, 1e-3)))
 
 
+def customer_of(entry: Watched) -> str:
+    """Whose camera it is."""
+    return entry.entry.customer if entry.entry is not None else HOUSE
+
+
 def trained_form(detector: Detector, camera_id: str) -> Detector:
     """Serves a model as it was trained."""
     return detector
@@ -145,7 +198,9 @@ def trained_form(detector: Detector, camera_id: str) -> Detector:
 class Parts(LearningParts):
     """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
     serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made. shadow: how a new model must
-    prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when one is said to have grown old, None: never."""
+    prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when one is said to have grown old, None: never.
+    on_cpu: models compute on the processor, as the threads of queries do.
+    object_listeners: told every event of a tracked object, after it is in the database, from the thread that writes there."""
 
     engine: BoxEngine
     backend: ComputeBackend
@@ -156,7 +211,9 @@ class Parts(LearningParts):
     shadow: ShadowRules = field(default_factory=ShadowRules)
     profiles: Profiles | None = None
     reprofile: ReprofileRules | None = None
+    on_cpu: bool = True
     listeners: list[Callable[[object], None]] = field(default_factory=list)
+    object_listeners: list[ObjectListener] = field(default_factory=list)
 
 
 class BoxRuntime:
@@ -182,6 +239,12 @@ class BoxRuntime:
         self._inbox: asyncio.Queue[Callable[[float], ev.Event]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
+        self.pulse = Pulse(parts.clock.monotonic_s)
+        self.closing = Closing()
+        #: What stands between a camera's worker and those who are told of its frames: (camera, tell, are they behind) -> tell.
+        self._gate: Gate | None = None
+        #: Called first when the box ends: who looks after it must not bring back what is being ended.
+        self.before_end: list[Callable[[], None]] = []
         self._last_s = float("-inf")
         self._journal_problem = ""
         self._sampling_problem = ""
@@ -222,6 +285,62 @@ class BoxRuntime:
     def stop(self) -> None:
         self.post(lambda at_s: ev.StopRequested(at_s=at_s))
 
+    def quarantine(self, camera_id: str, reason: str) -> None:
+        """Leaves a camera alone that does harm or nothing: its share goes to the others. `lift` ends that."""
+        self._soon(self._set_aside, camera_id, reason)
+
+    def lift(self, camera_id: str) -> None:
+        """Tries a camera again that was left alone. No-op for any other."""
+        self._soon(self._take_back, camera_id)
+
+    def restart_inference(self, camera_id: str) -> None:
+        """Gives a camera's inference another thread, in a lane of its own where the old one still is in its lane. KeyError: no such
+        camera."""
+        worker = self.watched[camera_id].worker
+        if worker.keeps_its_lane:
+            worker.begin_anew()
+            return
+        self.parts.backend.close_lane(infer_job(camera_id))
+        worker.begin_anew(self.parts.backend.open_lane(infer_job(camera_id), role="infer"))
+        self._soon(lambda: self._members.set_shares(self.shares_pct))
+
+    def ask(self, work: Callable[[], T], *, within_s: float = ASK_S) -> T:
+        """Does `work` in the loop's thread, for any other thread, and gives what it gives. Raises what it raises, and JobError (code
+        'not_running') when the box does not run (yet, any more), or its loop does not come round."""
+        loop, asked = self._loop, Future[T]()
+
+        def run() -> None:
+            if not asked.set_running_or_notify_cancel():
+                return
+            try:
+                asked.set_result(work())
+            except BaseException as error:
+                asked.set_exception(error)
+
+        try:
+            if loop is None:
+                raise RuntimeError
+            loop.call_soon_threadsafe(run)
+            return asked.result(within_s)
+        except (RuntimeError, TimeoutError) as error:
+            if asked.done():
+                raise
+            asked.cancel()
+            raise JobError(
+                "the box does not take this now", remedy="it starts, ends, or is very busy: try again", code="not_running"
+            ) from error
+
+    def handle(self, make: Callable[[float], ev.Event]) -> None:
+        """Tells the engine something that happened, and carries out what it says. Loop thread only."""
+        self._handle(make)
+
+    def _soon(self, work: Callable[..., None], *arguments: object) -> None:
+        """In the loop's thread, from any other."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(work, *arguments)
+
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     async def run(self, watched: list[Watched], first_window: int) -> None:
@@ -245,22 +364,23 @@ class BoxRuntime:
     def add_camera(self, entry: Watched) -> None:
         """Starts a camera and tells the engine. Loop thread only."""
         camera_id = entry.camera.id
-        self.watched[camera_id] = entry
-        entry.camera.want(
-            fps=max(entry.fps, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions
-        )
+        # Never changed in place: others look at it from their threads.
+        self.watched = self.watched | {camera_id: entry}
+        self._want(entry, entry.fps)
         entry.camera.start()
         entry.worker.on_fall_back = functools.partial(self._fell_back, camera_id)
-        if entry.queries is not None:
-            entry.worker.on_shown, entry.worker.hold = entry.queries.on_shown, entry.queries.behind
+        self._listen(entry)
+        if entry.objects is not None:
+            entry.objects.start()
         entry.worker.start()
         self.parts.sampler.add(entry.camera)
+        entry.asked = self._asked_of(camera_id, entry)
         serving = self.parts.shelf.serving_version(camera_id)
         self._handle(
             lambda at_s: ev.CameraAdded(
                 at_s=at_s,
                 stream=camera_id,
-                knobs=entry.knobs,
+                knobs=entry.offered(),
                 version=serving.id,
                 quality=serving.quality,
                 observations=self._observations().get(camera_id, ()),
@@ -269,9 +389,86 @@ class BoxRuntime:
                 offered=self.parts.shelf.offered(camera_id),
                 retrain=entry.retrain,
                 arch=f"{entry.task.name}/{entry.arch}",
-                utility=knob_loop.together(entry.queries.utilities()) if entry.queries is not None else None,
+                utility=utility_of(entry),
+                learns=entry.learns,
+                customer=customer_of(entry),
             )  # fmt: skip
         )
+        self._tell(CameraChanged(camera=camera_id, entry=entry.entry))
+
+    def remove_camera(self, camera_id: str) -> Watched:
+        """Takes a camera out: the engine gives its share to the others. What it leaves behind is for `put_away`, beside the loop.
+        KeyError: no such camera. Loop thread only."""
+        entry = self.watched[camera_id]
+        self.watched = {id: other for id, other in self.watched.items() if id != camera_id}
+        self.parts.sampler.remove(camera_id)
+        self.swapper.give_up(camera_id, "its camera was taken out")
+        self._complaints.pop(camera_id, None)
+        self._going_back.pop(camera_id, None)
+        entry.worker.stop()
+        self._handle(lambda at_s: ev.CameraRemoved(at_s=at_s, stream=camera_id))
+        self.parts.backend.cancel(infer_job(camera_id))
+        self._tell(CameraChanged(camera=camera_id, entry=None))
+        return entry
+
+    def put_away(self, entry: Watched) -> None:
+        """Ends what a camera that was taken out has left: its threads, models and lane. May take seconds; not in the loop's thread."""
+        if entry.queries is not None:
+            entry.queries.stop()
+        if entry.objects is not None:
+            entry.objects.stop()
+        entry.camera.stop()
+        entry.worker.join(WORKER_ENDS_S)
+        entry.worker.close()
+        self.parts.backend.close_lane(infer_job(entry.camera.id))
+
+    def change_camera(self, after: Watched) -> Watched:
+        """Goes on watching a camera as `after` says: the same worker and task; perhaps another stream (started already), rate, size,
+        name, queries, objects, whether it learns. Returns what it was; its stream, queries and objects are still there when `after` has
+        others; whoever calls starts and stops these, for it may take the disk its time.
+        KeyError: no such camera. Loop thread only."""
+        camera_id = after.camera.id
+        before = self.watched[camera_id]
+        self.watched = self.watched | {camera_id: after}
+        if after.camera is not before.camera:
+            after.worker.turn_to(after.camera)
+            self.parts.sampler.add(after.camera)
+        self._listen(after)
+        if after.learns != before.learns:
+            self._handle(lambda at_s: ev.LearningSwitched(at_s=at_s, stream=camera_id, learns=after.learns))
+        if customer_of(after) != customer_of(before):
+            self._handle(lambda at_s: ev.CustomerChanged(at_s=at_s, stream=camera_id, customer=customer_of(after)))
+        if after.queries is not before.queries:
+            self._handle(lambda at_s: ev.AskedAnew(at_s=at_s, stream=camera_id, utility=utility_of(after)))
+            after.asked = self._asked_of(camera_id, after)
+        if after.offered() != before.offered():
+            self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=after.offered()))
+        stream = self.parts.engine.state.streams.get(camera_id)
+        self._set_knobs(SetKnobs(stream=camera_id, knobs=stream.knob if stream is not None else None))
+        self._tell(CameraChanged(camera=camera_id, entry=after.entry))
+        return before
+
+    def _listen(self, entry: Watched) -> None:
+        looks = [one.on_shown for one in (entry.queries, entry.objects) if one is not None]
+        entry.worker.hold = entry.queries.behind if entry.queries is not None else _nobody_waits
+        entry.worker.after_s = entry.queries.after_s if entry.queries is not None else _nothing_after
+        tell: Tell = looks[0] if len(looks) == 1 else functools.partial(_all_look, looks)
+        entry.worker.on_shown = (
+            tell if self._gate is None else self._gate(entry.camera.id, tell, functools.partial(_behind, entry))
+        )
+
+    def stand_between(self, gate: Gate) -> None:
+        """From now on `gate` says of every camera who is told of which frame (a camera that changes boxes: `edge.fleet`)."""
+        self._gate = gate
+        self._soon(self._listen_anew)
+
+    def _listen_anew(self) -> None:
+        for entry in self.watched.values():
+            self._listen(entry)
+
+    def _want(self, entry: Watched, fps: float) -> None:
+        """The sampler has its own rate, which the camera must give in any case."""
+        entry.camera.want(fps=max(fps, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions)
 
     def _observations(self) -> dict[str, tuple[Observation, ...]]:
         """What came of earlier predictions, read once: all cameras stand in the same rows."""
@@ -357,11 +554,37 @@ class BoxRuntime:
                     self._follow_choice(camera_id, entry)
                     self._follow_offers(camera_id)
                     self._follow_profile(camera_id, entry)
+                    self._follow_asked(camera_id, entry)
         except StorageError as error:
             self._complain("database", str(error))
 
+    def _set_aside(self, camera_id: str, reason: str) -> None:
+        entry = self.watched.get(camera_id)
+        if entry is None or entry.quarantined:
+            return
+        entry.quarantined = redact(reason) or "unknown"
+        entry.worker.set_knobs(None)
+        self._help(f"{camera_id}/quarantine", entry.camera.stop)
+        self._note(Note(stream=camera_id, code="quarantined", text=f"the camera is left alone: {entry.quarantined}"))
+        if entry.live:
+            entry.live = False
+            self._handle(lambda at_s: ev.CameraHealth(at_s=at_s, stream=camera_id, live=False))
+
+    def _take_back(self, camera_id: str) -> None:
+        entry = self.watched.get(camera_id)
+        if entry is None or not entry.quarantined:
+            return
+        entry.quarantined = ""
+        stream = self.parts.engine.state.streams.get(camera_id)
+        self._set_knobs(SetKnobs(stream=camera_id, knobs=stream.knob if stream else None))  # the engine tells changes only
+        if not entry.worker.is_alive() or entry.worker.silent_s() > 0:
+            self.restart_inference(camera_id)
+        self._help(f"{camera_id}/lift", functools.partial(_reopen, entry.camera))
+        self._note(Note(stream=camera_id, code="lifted", text="the camera is tried again"))
+
     def tick(self) -> None:
         """Looks at cameras, costs, serving models and the disk, and tells the engine what changed. Loop thread only."""
+        self.pulse.beat()
         self._share_book.update(self.parts.clock.monotonic_s(), at_least_s=UPDATE_S)
         for camera_id, entry in list(self.watched.items()):
             try:
@@ -411,6 +634,8 @@ class BoxRuntime:
         self._complaints[camera_id] = text
 
     def _look_at(self, camera_id: str, entry: Watched) -> None:
+        if entry.quarantined:
+            return
         status = entry.camera.status()
         live = status.state is CameraState.LIVE
         gone = status.state in (CameraState.STALLED, CameraState.WAITING, CameraState.ENDED, CameraState.STOPPED)
@@ -427,9 +652,9 @@ class BoxRuntime:
             log.warning("%s: the newest model hangs on a live frame; it was told to stop", camera_id)
         cost_s = entry.worker.cost_s()
         knobs = entry.measured(cost_s) if cost_s else None
-        if knobs is not None:
-            entry.knobs = knobs
-            self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
+        entry.knobs = knobs or entry.knobs
+        if entry.asks_otherwise(with_cpu=self.parts.on_cpu) or knobs is not None:
+            self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
         self._review_profile(camera_id, entry, cost_s=cost_s, drifted=False)
 
     def _follow_profile(self, camera_id: str, entry: Watched) -> None:
@@ -441,12 +666,30 @@ class BoxRuntime:
             return
         if found.reduces:
             at_own_size(entry.worker.serving()[1])
-        stream = self.parts.engine.state.streams.get(camera_id)
-        found.knob = stream.knob if stream is not None else None  # a name means the same in every menu
+        found.knob = entry.running.base.name if entry.running is not None else None  # a name means the same in every menu
         entry.menu, entry.knobs = found, found.knobs
-        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.knobs))
+        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
         text = f"plans use version {found.version} of its profile: {len(found.knobs)} settings of its knobs"
         self._note(Note(stream=camera_id, code="profile-taken-up", text=text))
+
+    def _follow_asked(self, camera_id: str, entry: Watched) -> None:
+        """Takes up profiles of its queries that `driftbox profile --query` has written."""
+        if self.parts.profiles is None or entry.queries is None:
+            return
+        found = self.parts.profiles.asked(camera_id, entry.queries.specs(), known=entry.asked)
+        if found is None:
+            return
+        entry.asked = found
+        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
+        for query, menu in sorted(found.menus.items()):
+            text = f"plans use version {found.versions[query]} of the profile of {query}: {len(menu.options)} settings of its knobs"
+            self._note(Note(stream=camera_id, code="profile-taken-up", text=text))
+
+    def _asked_of(self, camera_id: str, entry: Watched) -> Asked:
+        """What the stored profiles of its queries offer."""
+        if self.parts.profiles is None or entry.queries is None:
+            return Asked()
+        return self.parts.profiles.asked(camera_id, entry.queries.specs()) or Asked()
 
     def _review_profile(self, camera_id: str, entry: Watched, *, cost_s: float | None, drifted: bool) -> None:
         """Says when a camera should be profiled anew (`scheduler.videostorm.reprofile`)."""
@@ -454,9 +697,14 @@ class BoxRuntime:
             return
         at_s = self.parts.clock.monotonic_s()
         why = entry.menu.due(self.parts.reprofile, at_s=at_s, cost_s=cost_s, drifted=drifted)
-        if why:
-            text = f"its profile (version {entry.menu.version}) has grown old: {why}; run driftbox profile {camera_id}"
-            self._note(Note(stream=camera_id, code="profile-old", text=text))
+        if not why:
+            return
+        again = self.parts.reprofiling is not None
+        then = "it is profiled anew when there is time" if again else f"run driftbox profile {camera_id}"
+        text = f"its profile (version {entry.menu.version}) has grown old: {why}; {then}"
+        self._note(Note(stream=camera_id, code="profile-old", text=text))
+        if again:
+            self._handle(lambda at_s: ev.ProfileOld(at_s=at_s, stream=camera_id, why=why))
 
     def _follow_choice(self, camera_id: str, entry: Watched) -> None:
         """Serves what the database says when that is neither what serves nor what is about to: somebody else has written it. At once
@@ -491,7 +739,7 @@ class BoxRuntime:
         except Exception as error:  # the model that serves goes on
             _, text = failure_of(error)
             serving = entry.worker.version()
-            self._note_from_anywhere(
+            self.note_from_anywhere(
                 Note(stream=camera_id, code="rollback-failed", text=f"{version} cannot serve, {serving} goes on: {text}")
             )
             # One truth: what the database says serves is what is never tidied away.
@@ -501,30 +749,29 @@ class BoxRuntime:
 
     def _fell_back(self, camera_id: str, fell: FellBack) -> None:
         """A new model failed on live frames and the one before serves again. Called from the camera's worker, so only passed on."""
+        self._going_back[camera_id] = fell.version  # the tick is not to take it for somebody else's choice
         self._help(f"{camera_id}/put-back", functools.partial(self._put_back, camera_id, fell))
 
     def _put_back(self, camera_id: str, fell: FellBack) -> None:
         if fell.failed == fell.version:  # the model stays what it is; only where it runs does not change
             text = f"{fell.version} goes on where it ran before: the new place {fell.reason}"
-            self._note_from_anywhere(Note(stream=camera_id, code="hand-over-failed", text=text))
+            self.note_from_anywhere(Note(stream=camera_id, code="hand-over-failed", text=text))
             return
         try:
             self.parts.shelf.put_back(camera_id, failed=fell.failed, version=fell.version, reason=fell.reason)
         except Exception as error:  # said; the worker serves the old model in any case, and the tick compares again
             log.warning("%s: not recorded that %s was put back: %s", camera_id, fell.version, redact(str(error)))
         text = f"{fell.failed} was taken back, {fell.version} serves again: it {fell.reason}"
-        self._note_from_anywhere(Note(stream=camera_id, code="model-put-back", text=text))
+        self.note_from_anywhere(Note(stream=camera_id, code="model-put-back", text=text))
         self.post(
             lambda at_s: ev.ModelRolledBack(
                 at_s=at_s, stream=camera_id, version=fell.version, reason=f"{fell.failed} {fell.reason}"
             )
         )
 
-    def _note_from_anywhere(self, note: Note) -> None:
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._note, note)
+    def note_from_anywhere(self, note: Note) -> None:
+        """For people, from any thread."""
+        self._soon(self._note, note)
 
     def _help(self, name: str, run: Callable[[], None]) -> None:
         """A short piece of work beside the loop."""
@@ -534,22 +781,29 @@ class BoxRuntime:
         self._helpers.append(thread)
 
     def _shut_down(self) -> None:
+        """Everybody is told first, then waited for together: the slowest counts, not the sum."""
+        self.pulse.rest()
+        for work in self.before_end:
+            work()
         for timer in self._timers.values():
             timer.cancel()
-        self.parts.sampler.stop()
         self.swapper.stop()
         for job_id in list(self.jobs):
             self._members.cancel(job_id)
+        ends: dict[str, Callable[[], None]] = {"sampler": self.parts.sampler.stop}
         for camera_id, entry in self.watched.items():
             entry.worker.stop()
             if entry.queries is not None:
-                entry.queries.stop()
+                ends[f"{camera_id}/queries"] = entry.queries.stop
+            if entry.objects is not None:
+                ends[f"{camera_id}/objects"] = entry.objects.stop
             self.parts.backend.cancel(infer_job(camera_id))
-            entry.camera.stop()
-        for entry in self.watched.values():
-            entry.worker.join(2.0)
-        for thread in [*(job.thread for job in list(self.jobs.values())), *self._helpers]:
-            thread.join(5.0)
+            ends[f"{camera_id}/camera"] = entry.camera.stop
+            ends[f"{camera_id}/inference"] = functools.partial(entry.worker.join, THREADS_S)
+        threads = [job.thread for job in list(self.jobs.values())] + self._helpers
+        left = self.closing.all_at_once(ends) + self.closing.join(threads)
+        if left:
+            log.warning("not waited for: %s", ", ".join(sorted(left)))
 
     # --- commands: quick ones -----------------------------------------------------------------------------------------
 
@@ -570,12 +824,10 @@ class BoxRuntime:
         entry = self.watched.get(command.stream)
         if entry is None:
             return
-        knobs = next((k for k in entry.knobs if k.name == command.knobs), None)
-        entry.worker.set_knobs(knobs)
-        if entry.menu is not None:
-            entry.menu.knob = command.knobs
-        wanted = knobs.fps if knobs else 0.0
-        entry.camera.want(fps=max(wanted, self.parts.sampler.fps), height_px=entry.height_px, regions=entry.task.wants_regions)
+        running = entry.run(command.knobs)
+        knobs = running.knobs if running is not None else None
+        entry.worker.set_knobs(None if entry.quarantined else knobs)
+        self._want(entry, knobs.fps if knobs else 0.0)
 
     def _cancel_job(self, command: CancelJob) -> None:
         self._members.cancel(command.job)
@@ -724,6 +976,38 @@ class BoxRuntime:
 
     def _task_of(self, camera_id: str) -> Task:
         return self.watched[camera_id].task
+
+
+def _reopen(camera: Camera) -> None:
+    """A camera that is stopped already, or a thread of which hangs, is opened anew all the same."""
+    if isinstance(camera, Threaded):
+        camera.restart()
+    else:
+        camera.start()
+
+
+def _behind(entry: Watched) -> bool:
+    """Whether somebody who is told of its frames has not taken the last one."""
+    return (entry.queries is not None and entry.queries.pending()) or (entry.objects is not None and entry.objects.behind())
+
+
+def _all_look(looks: Sequence[Callable[[Shown], None]], shown: Shown) -> None:
+    """Each is told of an analysed frame; none of them waits or raises."""
+    for look in looks:
+        look(shown)
+
+
+def _nothing_after(patience_s: float) -> float:
+    return 0.0
+
+
+def _nobody_waits() -> bool:
+    return False
+
+
+def utility_of(entry: Watched) -> Utility | None:
+    """What quality and lag are worth to those who ask the camera something."""
+    return knob_loop.together(entry.queries.utilities()) if entry.queries is not None else None
 
 
 def infer_job(camera_id: str) -> str:

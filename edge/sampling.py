@@ -13,6 +13,7 @@ from typing import Protocol
 from configs.errors import StorageError
 from edge.clock import Clock
 from scheduler.types import Frame
+from streams.pulse import Pulse
 from streams.source import Camera
 
 log = logging.getLogger("driftbox")
@@ -43,10 +44,30 @@ class Sampler:
         self._seqs: dict[str, int] = {}
         self._changed = threading.Condition()
         self._stopping = False
+        self._pulse = Pulse(clock.monotonic_s)
+        self._generation = 0
         self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
 
     def start(self) -> None:
+        self._pulse.beat()
         self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether its thread does what it should: it runs, or was told to end, or has not begun."""
+        return self._stopping or self._thread.ident is None or self._thread.is_alive()
+
+    def silent_s(self) -> float:
+        """See `streams.pulse`."""
+        return 0.0 if self._stopping else self._pulse.silent_s()
+
+    def begin_anew(self) -> None:
+        """Another thread samples from now on; the old one has died, or ends when it comes back from where it hangs."""
+        with self._changed:
+            if self._stopping:
+                return
+            self._generation += 1
+        self._thread = threading.Thread(target=self.run, name="sampler", daemon=True)
+        self.start()
 
     def stop(self) -> None:
         with self._changed:
@@ -58,6 +79,7 @@ class Sampler:
     def add(self, camera: Camera) -> None:
         with self._changed:
             self._cameras[camera.id] = camera
+            self._seqs.pop(camera.id, None)
 
     def remove(self, camera_id: str) -> None:
         with self._changed:
@@ -96,14 +118,16 @@ class Sampler:
 
     def run(self) -> None:
         """Samples until `stop`; what the sampler's thread does."""
-        next_s = self._clock.monotonic_s()
+        next_s, generation = self._clock.monotonic_s(), self._generation
         while True:
             with self._changed:
-                if self._stopping:
+                if self._stopping or generation != self._generation:
                     return
                 wait_s = next_s - self._clock.monotonic_s()
                 if wait_s > 0:
+                    self._pulse.rest(for_s=wait_s)
                     self._clock.wait(self._changed, wait_s)
                     continue
+            self._pulse.beat()
             self.sample_once()
             next_s = max(next_s + 1.0 / self.fps, self._clock.monotonic_s())

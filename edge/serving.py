@@ -5,33 +5,31 @@ calibration (int8), and to see that the form says what the trained model says an
 measured once and remembered in the data folder, with the machine and the library versions in the key. Forms are kept there as well, so a
 restart, or a way back to an older version, does not make them again.
 
-Converting and quantising run in a child process (`models.serving.build`): niced, on one core, ended after `build_s`. One at a time.
+All of that happens in a child process (`edge.form_child`): niced, on one core, ended after `build_s`. One at a time. This process only
+loads the files of the form that serves.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import statistics
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from configs.errors import DriftboxError, JobError, StorageError, redact
+from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from configs.files import atomic_write
-from models.detector import Detector, DetectorSpec, YieldPoint
-from models.evaluate import MatchCounts, match_counts
-from models.serving.base import Builder, Runtime
-from models.serving.build import ChildBuilder
-from models.serving.cache import FormCache, machine, versions
+from edge.form_child import ChildMaker
+from edge.form_making import Made, Maker, Wanted
+from models.detector import Detector, DetectorSpec, ServedBody
+from models.serving.base import Form, Runtime, ShapePx
+from models.serving.cache import machine, versions
 from models.serving.registry import RUNTIMES, runtime_of
-from models.serving.served import Aside, Deferred, ServedDetector, open_form
+from models.serving.served import Aside, Deferred, ServedDetector
 from models.tasks.base import Picture, Task
-from scheduler.types import Detections
 
 log = logging.getLogger("driftbox")
 
@@ -40,13 +38,6 @@ AUTO, TRAINED = "auto", "trained"
 #: not among them: measured, neither was ever the fastest, and the second takes half a minute (docs/compression.md).
 ON_CPU: tuple[str, ...] = ("openvino-int8", "openvino", "onnxruntime")
 ON_GPU: tuple[str, ...] = ("tensorrt-fp16", "tensorrt", "torch-compiled")
-#: Pictures that a form is made and judged on, and how many of them time it.
-PICTURES, TIMED = 24, 6
-#: F1 of the form's detections against the trained model's: below it the form is not served. int8 of good models reached 0.93 to 0.98
-#: (boxes near the score threshold come and go); a broken calibration is far below.
-AGREEMENT_MIN = 0.85
-#: CPU time of the form against the trained model's at most; forms of the same speed differ by this much from run to run.
-SLOWER_MAX = 1.1
 #: The trained model's CPU time is shown in the remembered measurements under this name.
 _CHOICES = "choices.json"
 
@@ -54,15 +45,6 @@ _CHOICES = "choices.json"
 Newest = Callable[[str], Sequence[Picture]]
 #: (camera, text): told to the operator.
 Tell = Callable[[str, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """agreement: F1 of the form's detections against the trained model's (0-1); ms: CPU time per picture of both."""
-
-    agreement: float
-    ms: float
-    trained_ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +82,13 @@ class Choices:
             log.warning("the choice of a serving form is not kept: %s", error)
 
 
+class _NothingShown(Exception):
+    """The camera's task shows its model nothing of these pictures."""
+
+
 class Serving:
     """Makes served forms. Thread-safe; a call takes seconds, so call it beside the loop. choice: 'auto', 'trained' or a runtime's name;
-    build_s: most that making one form may take. build: where forms are made (a child process unless told)."""
+    build_s: most that making one form may take. device: where models are; make: where forms are made (a child process unless told)."""
 
     def __init__(
         self,
@@ -113,16 +99,16 @@ class Serving:
         task_of: Callable[[str], Task],
         tell: Tell,
         build_s: float,
-        build: Builder | None = None,
+        device: str = "cpu",
+        make: Maker | None = None,
         runtimes: Callable[[str], Runtime] = runtime_of,
         aside: Aside | None = None,
-        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
-        self._build_s, self._runtimes, self._cpu_s = build_s, runtimes, cpu_s
-        self._child = ChildBuilder(build_s)
-        self._build: Builder = build or self._child
-        self._cache, self._choices = FormCache(folder), Choices(folder)
+        self._build_s, self._runtimes = build_s, runtimes
+        self._child = ChildMaker(folder, build_s, device=device)
+        self._make: Maker = make or self._child
+        self._choices = Choices(folder)
         self._aside = aside or in_thread
         self._turn = threading.Lock()
 
@@ -132,39 +118,39 @@ class Serving:
         if self._choice == TRAINED:
             return detector
         try:
-            pictures = self._shown(detector, camera_id)
+            pictures, task = list(self._newest(camera_id)), self._task_of(camera_id)
         except Exception as error:  # samples that cannot be read
             self._tell(camera_id, f"serves as trained: its samples cannot be used ({_text(error)})")
             return detector
         if not pictures:
             return self.serve_later(detector, camera_id)
-        return self._made(detector, camera_id, pictures)
+        if not self._turn.acquire(timeout=self._build_s):
+            self._tell(camera_id, "serves as trained: another form was being made for too long")
+            return detector
+        return self._in_turn(detector, camera_id, pictures, task)
 
     def serve_later(self, detector: Detector, camera_id: str) -> Detector:
         """Serves as trained at once; the form takes over by itself when it has been made on live frames. For a box that starts, and
         wherever nobody may wait."""
         if self._choice == TRAINED:
             return detector
-        return Deferred(detector, lambda pictures: self._made(detector, camera_id, pictures), self._aside)
+
+        def make(images: list[np.ndarray]) -> Detector:
+            self._turn.acquire()  # nobody waits for this one
+            return self._in_turn(detector, camera_id, [Picture(image=image) for image in images], None)
+
+        return Deferred(detector, make, self._aside)
 
     def close(self) -> None:
         """Ends what is being made: for the end of the box."""
         self._child.close()
 
-    def _shown(self, detector: Detector, camera_id: str) -> list[np.ndarray]:
-        """What the camera's task shows its model of the newest sampled pictures: whole pictures, or crops."""
-        recorder = _Recorder(detector)
-        newest = list(self._newest(camera_id))
-        if newest:
-            self._task_of(camera_id).predict(recorder, newest)  # type: ignore[arg-type]
-        return recorder.images[:PICTURES]
-
-    def _made(self, detector: Detector, camera_id: str, pictures: Sequence[np.ndarray]) -> Detector:
-        if not self._turn.acquire(timeout=self._build_s):
-            self._tell(camera_id, "serves as trained: another form was being made for too long")
-            return detector
+    def _in_turn(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:
+        """The form for one that holds the turn; gives it back."""
         try:
-            return self._first_right(detector, camera_id, pictures)
+            return self._first_right(detector, camera_id, pictures, task)
+        except _NothingShown:
+            return self.serve_later(detector, camera_id)
         except Exception as error:  # nothing here may keep a model from serving
             log.exception("%s: no served form", camera_id)
             self._tell(camera_id, f"serves as trained: {_text(error)}")
@@ -172,79 +158,83 @@ class Serving:
         finally:
             self._turn.release()
 
-    def _first_right(self, detector: Detector, camera_id: str, pictures: Sequence[np.ndarray]) -> Detector:
-        trained = [detector.predict([picture])[0] for picture in pictures]
+    def _first_right(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:
         if self._choice != AUTO:
-            return self._tried((self._choice,), detector, camera_id, pictures, trained)
+            return self._tried((self._choice,), detector, camera_id, pictures, task)
         key = choice_key(detector.spec)
         known = self._choices.get(key)
         if known is None:
-            return self._measured(key, detector, camera_id, pictures, trained)
-        return self._tried(known.order, detector, camera_id, pictures, trained)
+            return self._measured(key, detector, camera_id, pictures, task)
+        return self._tried(known.order, detector, camera_id, pictures, task)
 
     def _tried(
-        self,
-        names: Sequence[str],
-        detector: Detector,
-        camera_id: str,
-        pictures: Sequence[np.ndarray],
-        trained: list[Detections],
+        self, names: Sequence[str], detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None
     ) -> Detector:
         """The first of the named runtimes whose form is right; the trained model when none is."""
         for name in names:
             try:
-                form, _ = self._form(name, detector, pictures, trained)
-                return form
+                return self._opened(name, self._made(name, detector, pictures, task), detector)
+            except _NothingShown:
+                raise
             except Exception as error:
                 self._tell(camera_id, f"not served by {name}: {_text(error)}")
         return detector
 
     def _measured(
-        self, key: str, detector: Detector, camera_id: str, pictures: Sequence[np.ndarray], trained: list[Detections]
+        self, key: str, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None
     ) -> Detector:
         """Tries them all, remembers the order, returns the fastest."""
-        made: dict[str, tuple[ServedDetector, Checked]] = {}
+        made: dict[str, Made] = {}
         ms: dict[str, float] = {}
         for name in candidates(self._runtimes):
             try:
-                made[name] = self._form(name, detector, pictures, trained)
-                ms[name], ms[TRAINED] = round(made[name][1].ms, 3), round(made[name][1].trained_ms, 3)
+                one = self._made(name, detector, pictures, task)
+            except (_NothingShown, JobCancelled):  # a box that stops has not measured anything
+                raise
             except Exception as error:
                 log.info("%s: %s is not a form for %s: %s", camera_id, name, detector.spec.arch, _text(error))
-        order = tuple(sorted(made, key=lambda name: made[name][1].ms))
-        for name in order[1:]:
-            made[name][0].close()
+                continue
+            if one.checked is not None:
+                made[name], ms[name], ms[TRAINED] = one, round(one.checked.ms, 3), round(one.checked.trained_ms, 3)
+        order = tuple(sorted(made, key=lambda name: ms[name]))
         self._choices.keep(key, Choice(order=order, ms=ms))
         if not order:
             self._tell(camera_id, f"{detector.spec.arch} serves as trained: no other form of it is right and faster here")
-            return detector
-        log.info("%s: %s serves %s, CPU ms per picture: %s", camera_id, order[0], detector.spec.arch, ms)
-        return made[order[0]][0]
+        log.info("%s: %s, fastest first, CPU ms per picture: %s", camera_id, detector.spec.arch, ms)
+        for name in order:
+            try:
+                return self._opened(name, made[name], detector)
+            except Exception as error:
+                self._tell(camera_id, f"not served by {name}: {_text(error)}")
+        return detector
 
-    def _form(
-        self, name: str, detector: Detector, pictures: Sequence[np.ndarray], trained: list[Detections]
-    ) -> tuple[ServedDetector, Checked]:
+    def _made(self, name: str, detector: Detector, pictures: Sequence[Picture], task: Task | None) -> Made:
         """A form that passed its check. Raises JobError when it did not, or what making it raised."""
-        runtime = self._runtimes(name)
-        if problem := runtime.missing():
+        if problem := self._runtimes(name).missing():
             raise JobError(problem, subject=name)
-        form = ServedDetector(
-            detector,
-            runtime,
-            lambda body, shape: open_form(runtime, body, shape, pictures, build=self._build, cache=self._cache),
-            aside=self._aside,
-        )
+        made = self._make(Wanted(runtime=name, detector=detector, pictures=pictures, task=task))
+        if not made.files:
+            raise _NothingShown
+        return made
+
+    def _opened(self, name: str, made: Made, detector: Detector) -> ServedDetector:
+        """The form, loaded in this process and run once for each shape. Shapes that come later are made in the child as well."""
+        runtime, kept = self._runtimes(name), dict(made.files)
+
+        def opener(body: ServedBody, shape_px: ShapePx) -> Form:
+            files = kept.pop(shape_px, None)  # loaded once; not held beside what the runtime made of it
+            if files is None:
+                files = self._make(Wanted(runtime=name, detector=detector, shape_px=shape_px)).files[shape_px]
+            return runtime.start(files, body, shape_px)
+
+        form = ServedDetector(detector, runtime, opener, aside=self._aside)
         try:
-            for picture in _one_of_each_shape(pictures):
-                form.prepare(picture)
-            found = check(form, detector, pictures, trained, cpu_s=self._cpu_s)
-            if form.last_error:
-                raise JobError(f"it failed to run: {form.last_error}", subject=name)
-            refuse(found)
+            for sample in made.samples.values():
+                form.take(sample)
         except BaseException:
             form.close()
             raise
-        return form, found
+        return form
 
 
 #: Libraries whose versions a remembered choice depends on.
@@ -277,56 +267,9 @@ def runtimes_missing(runtimes: Callable[[str], Runtime], name: str) -> bool:
     return bool(runtimes(name).missing()) or (gpu_only and not torch.cuda.is_available())
 
 
-def check(
-    form: Detector,
-    detector: Detector,
-    pictures: Sequence[np.ndarray],
-    trained: Sequence[Detections],
-    *,
-    cpu_s: Callable[[], float],
-) -> Checked:
-    """Compares a form with the model it was made of. trained: what the model says of each picture."""
-    agreement = MatchCounts.total(
-        match_counts(found, label) for found, label in zip(form.predict(pictures), trained, strict=True)
-    )
-    times: tuple[list[float], list[float]] = ([], [])
-    for picture in list(pictures[:TIMED]) * 2:  # in turns, so that what else the machine does hits both
-        for one, spent in zip((form, detector), times, strict=True):
-            started_s = cpu_s()
-            one.predict([picture])
-            spent.append(1000 * (cpu_s() - started_s))
-    return Checked(agreement=agreement.f1, ms=statistics.median(times[0]), trained_ms=statistics.median(times[1]))
-
-
-def refuse(found: Checked) -> None:
-    """Raises JobError for a form that must not serve."""
-    if found.agreement < AGREEMENT_MIN:
-        raise JobError(f"it agrees with the trained model by F1 {found.agreement:.2f} only, {AGREEMENT_MIN} is asked")
-    if found.ms > SLOWER_MAX * found.trained_ms:
-        raise JobError(f"it is slower than the trained model: {found.ms:.1f} ms against {found.trained_ms:.1f}")
-
-
 def in_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="serving-form", daemon=True).start()
 
 
-def _one_of_each_shape(pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return list({picture.shape: picture for picture in pictures}.values())[:2]  # others come when they are met
-
-
 def _text(error: Exception) -> str:
     return str(error) if isinstance(error, DriftboxError) else redact(f"{type(error).__name__}: {error}")
-
-
-class _Recorder:
-    """Passes pictures on to a model and keeps them."""
-
-    def __init__(self, detector: Detector) -> None:
-        self.spec, self._detector = detector.spec, detector
-        self.images: list[np.ndarray] = []
-
-    def predict(
-        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
-    ) -> list[Detections]:
-        self.images += list(images)
-        return self._detector.predict(images, score_min=score_min, yield_point=yield_point)

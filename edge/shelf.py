@@ -83,11 +83,12 @@ class Shelf:
     def serving_version(self, camera: str) -> ModelVersion:
         return self._store.serving(camera)[camera]
 
-    def detector(self, version: str) -> Detector:
-        """A fresh detector with the version's weights, checked against their checksum."""
+    def detector(self, version: str, *, device: str | None = None) -> Detector:
+        """A fresh detector with the version's weights, checked against their checksum. device: None: where the box's models are.
+        KeyError: no such version."""
         stored = self._stored(version)
         loaded = load_version(self._folder.version_dir(stored.version.stream, version))
-        return new_detector(loaded.manifest.spec, state=loaded.state, device=self._device)
+        return new_detector(loaded.manifest.spec, state=loaded.state, device=device or self._device)
 
     def keep_candidate(
         self, stream: str, *, parent: str, detector: Detector, config: RetrainConfig, window: int, traits: Traits | None = None,

@@ -72,7 +72,9 @@ class CameraView(View):
 
     id: str
     name: str = ""
-    state: str = Field(description="connecting, live, stalled, waiting, ended or stopped.")
+    state: str = Field(
+        description="connecting, live, stalled, waiting, ended, stopped or quarantined (left alone: error says why)."
+    )
     code: str | None = Field(
         default=None, description="Why there are no frames: auth, not_found, timeout, codec, network, ended."
     )
@@ -109,6 +111,17 @@ class CameraView(View):
     frames_skipped: int = Field(
         default=0, description="Analysed frames that its queries left out, because a newer one was there."
     )
+    present: dict[str, int] = Field(
+        default={}, description="Tracked objects that are there now, by class; every class that is told of, also with 0."
+    )
+    zones: dict[str, dict[str, int]] = Field(default={}, description="The same by zone: every zone, then every class.")
+    crossed: dict[str, dict[str, int]] = Field(
+        default={},
+        description="Tracked objects that have crossed each line since the box started, or the camera changed: in and out. They go on"
+        " where the camera changes boxes.",
+    )
+    learning: bool = Field(default=True, description="Its learning switch: its model may learn, at the times of its schedule.")
+    watching: bool = Field(default=True, description="Its watching switch: it is watched, at the times of its schedule.")
     activity: str = Field(default="", description="labelling, profiling, retraining, gate, or empty.")
     activity_frac: float | None = Field(default=None, description="How much of the activity is done, 0 to 1.")
 
@@ -124,6 +137,18 @@ class ShareView(View):
     wanted_frac: float = Field(
         default=1.0, description="Part of the time in which it had work; an idle job gets less than promised."
     )
+
+
+class CustomerView(View):
+    """A customer's cameras on this box together, over the same seconds as `shares`."""
+
+    customer: str
+    share_pct: float | None = Field(
+        default=None,
+        description="What its cameras are sure of, by the fleet; null: nothing was said, all are planned together.",
+    )
+    promised_pct: float = Field(description="What the plan gives to all their jobs.")
+    received_pct: float = Field(description="What they got.")
 
 
 class JobMemoryView(View):
@@ -258,10 +283,12 @@ class BoxStatus(View):
     now_utc: float
     started_utc: float
     ready: bool = Field(default=False, description="Every camera has been tried and inference runs.")
+    degraded: tuple[str, ...] = Field(default=(), description="Why the box is not as it should be; empty: all is well.")
     capacity_pct: float = 100.0
     spare_pct: float = 0.0
     cameras: tuple[CameraView, ...] = ()
     shares: tuple[ShareView, ...] = ()
+    customers: tuple[CustomerView, ...] = Field(default=(), description="The same by customer, of all who have cameras here.")
     shares_span_s: float = Field(default=10.0, description="Time over which received shares are measured.")
     backend: str = Field(default="", description="How shares are kept: lanes, mps, green, mig or none.")
     memory: tuple[JobMemoryView, ...] = Field(default=(), description="Memory of the jobs in `shares`.")
@@ -279,5 +306,6 @@ class StatusSource(Protocol):
 
     def status(self) -> BoxStatus: ...
 
-    def picture(self, camera_id: str) -> bytes | None:
-        """The newest analysed frame as JPEG with its boxes drawn, masks burnt in; None: no frame yet or no such camera."""
+    def picture(self, camera_id: str, *, width_px: int = 0, boxes: bool = True) -> bytes | None:
+        """The newest analysed frame as JPEG with its boxes drawn, or without, masks burnt in; None: no frame yet or no such camera.
+        width_px: no wider than needed for it; 0: as the frame is."""

@@ -8,10 +8,11 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -24,7 +25,13 @@ from configs.schema import BoxConfig, CameraEntry
 from configs.tasks import CLASSIFICATION
 from edge import calibrate, calibrate_processes
 from edge.box_status import RuntimeStatus
+from edge.cameras.book import CameraBook
+from edge.cameras.secrets import SecretFiles
+from edge.cameras.times import learns_at, local_now, watches_at
 from edge.clock import Clock, SystemClock
+from edge.closing import Signals
+from edge.fleet.wiring import fleet_part
+from edge.form_making import PICTURES as FORM_PICTURES
 from edge.gpu.base import ComputeBackend, DeviceFacts
 from edge.gpu.choose import Look, build_backend, clock_for
 from edge.gpu.device_clock import DeviceClock
@@ -34,26 +41,40 @@ from edge.inference import InferenceWorker
 from edge.jobs import Scoring, here
 from edge.journal import Journal
 from edge.labels_admin import FolderLabels
+from edge.live_control import LiveControl
+from edge.log_ring import RING
 from edge.logs import set_up_logging
+from edge.media.folder import MediaFolder
+from edge.media.parts import Media, media_of
+from edge.media.recorder import ClipRules
+from edge.objects.book import ObjectBook
+from edge.objects.book import Rules as ObjectRules
+from edge.objects.clips import CameraClips
+from edge.objects.live import CameraObjects, PictureMaker, new_id
+from edge.objects.tracking import SceneTracker
 from edge.pool.front import PoolFront
 from edge.pool.pool import Pool
-from edge.profiler.live import Profiles, Watching
+from edge.profiler.live import LiveMenu, Profiles, Watching
 from edge.profiler.profile import USUAL_FPS
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.queries.models import OpenModel, QueryModels
 from edge.resolution import at_own_size
-from edge.runtime import BoxRuntime, Parts, Watched, infer_job, knob_profiles, price_of
+from edge.runtime import STRIDES, BoxRuntime, Parts, Watched, infer_job, knob_profiles, price_of
 from edge.samples import FileSamples
 from edge.sampling import Sampler
-from edge.serving import PICTURES as FORM_PICTURES
 from edge.serving import Serving
+from edge.settings import BoxSettings
 from edge.shadow import ShadowRules
 from edge.shelf import Retention, Shelf
 from edge.speed_file import SpeedFile, usable_speed, write_speed
+from edge.store.cameras import CameraRows
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from edge.swapping import SWITCH_S
+from edge.watchdog.charges import charge_of, watch_over
+from edge.watchdog.live import Watchdog
+from edge.watchdog.systemd import ServiceManager
 from models.detector import Detector
 from models.golden import Labelling, class_table
 from models.labelled import LabelledImage
@@ -65,18 +86,25 @@ from models.tasks.registry import task_of
 from scheduler.commands import Note
 from scheduler.drift import DriftConfig
 from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.orloj.beside import Beside
 from scheduler.orloj.registry import make_batch_policy
-from scheduler.types import Detections, RetrainConfig
+from scheduler.types import Detections, KnobProfile, RetrainConfig
 from scheduler.videostorm.reprofile import ReprofileRules
-from streams.camera import open_camera
+from streams.camera import PyavCamera, open_camera
 from streams.masks import masks_from
 from streams.rendered.serve import DEMO_CAMERAS, CameraScript
 from streams.rtsp_process import RtspServerProcess
 from streams.samples import SampleStore
+from streams.source import Camera
 from streams.url import SourceUrl
 
 if TYPE_CHECKING:
     from edge.gpu.mps import MpsBackend
+    from edge.telemetry.mqtt import MqttPublisher
+    from edge.web.accounts.book import Accounts
+    from edge.web.live import LiveFeed
+    from edge.web.services import Services
+    from edge.web.tls import Certificates
 
 log = logging.getLogger("driftbox")
 
@@ -92,7 +120,9 @@ PLAIN_REGIONS = 4
 
 @dataclass(kw_only=True)
 class Box:
-    """A built box, not yet running. first_window: the one to open first; devices: its GPUs as of the newest look."""
+    """A built box, not yet running. config: with its cameras as they are in force; first_window: the one to open first; book, maker:
+    where its cameras are kept and how more are made; media: what keeps objects, snapshots and clips; devices: its GPUs as of the newest
+    look."""
 
     config: BoxConfig
     runtime: BoxRuntime
@@ -100,6 +130,9 @@ class Box:
     first_window: int
     folder: DataFolder
     store: Store
+    book: CameraBook
+    maker: CameraMaker
+    media: Media
     devices: Callable[[], tuple[DeviceFacts, ...]] = tuple
 
 
@@ -240,8 +273,12 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
             say(f"recovered: {note}")
-        goldens = load_goldens(config)
-        addresses = stack.enter_context(rendered_server(config))
+        book = CameraBook(config, CameraRows(store), SecretFiles(folder.root), utc_s=clock.utc_s)
+        config = config_in_force(book, say)
+        maker = CameraMaker(config, clock, pool.pool if pool is not None else None, samples, load_goldens(config))
+        goldens = maker.goldens
+        maker.addresses |= stack.enter_context(rendered_server(config))
+        stack.callback(maker.close)
 
         def require_room() -> None:
             folder.require_free(config.storage.min_free_mib)
@@ -256,8 +293,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 change=price_of(backend.change_cost()),
             )
         )  # fmt: skip
-        tasks = {entry.id: entry.task for entry in config.active_cameras}
-        serving = serving_of(config, folder, store, samples, clock)
+        serving = serving_of(config, folder, store, samples, clock, maker.task_of)
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
         steps = here
@@ -266,7 +302,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         if processes is not None:
             serve = serve_later = partial(serve_in_process, processes)
             steps = processes.steps
-        profiles = profiles_of(config, store, clock)
+        profiles = profiles_of(maker.watching, store, clock)
         serve, serve_later = partial(sized, profiles, serve), partial(sized, profiles, serve_later)
         runtime = BoxRuntime(
             Parts(
@@ -277,7 +313,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shelf=shelf,
                 samples=FileSamples(samples),
                 sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock, require_room=require_room),
-                golden_of=lambda camera_id: goldens[tasks[camera_id]],
+                golden_of=maker.golden_of,
                 clock=clock,
                 scoring=scoring_of(config),
                 labelling=labelling,
@@ -286,6 +322,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shadow=shadow_of(config),
                 profiles=profiles,
                 reprofile=reprofile_of(config),
+                on_cpu=config.gpus.device == "cpu",
+                reprofiling=partial(reprofile_camera, config) if config.scheduler.reprofile == "auto" else None,
                 serve=serve,
                 serve_later=serve_later,
                 steps=steps,
@@ -296,16 +334,27 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         if processes is not None:
             processes.hand_over = partial(hand_over, runtime)
         on_news.append(lambda note: runtime.notes.append((clock.utc_s(), note)))
-        anew = {entry.id for entry in config.active_cameras if samples.begin(entry.id, entry.task)}
-        watched = [
-            watch(entry, config, addresses, runtime, serve_later, anew=entry.id in anew) for entry in config.active_cameras
-        ]
-        for entry, camera in zip(config.active_cameras, watched, strict=True):
-            camera.queries = queries_of(entry, config, clock, beside(config, pool.pool, entry.id) if pool is not None else None)
+        maker.runtime, maker.served = runtime, serve_later
+        maker.media = media_of(config.storage.media, MediaFolder(folder.media_dir), store, runtime.parts.object_listeners)
+        if processes is not None:
+            maker.refusal = (
+                "under gpus.backend: mps cameras join and change their stream or model with the next start of the box"
+            )
+        watched = [maker.make(entry) for entry in config.active_cameras if watches_at(entry, local_now(entry))]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
-            devices=gpus.facts,
+            book=book, maker=maker, media=maker.media, devices=gpus.facts,
         )  # fmt: skip
+
+
+def config_in_force(book: CameraBook, say: Callable[[str], None]) -> BoxConfig:
+    """The configuration with its cameras as the file and the product have them. Raises ConfigError when they do not fit together."""
+    for name in book.tidy():
+        say(f"recovered: removed the secret {name}, which no camera uses")
+    found = book.read()
+    for text in found.findings:
+        say(text)
+    return found.config
 
 
 def processes_of(backend: ComputeBackend) -> MpsBackend | None:
@@ -333,7 +382,8 @@ def pool_of(config: BoxConfig, backend: ComputeBackend, clock: Clock) -> Pooled 
     if config.scheduler.serving == OWN:
         return None
     wrapped = PooledBackend(backend, clock=clock)
-    return Pooled(pool=Pool(make_batch_policy(config.scheduler.serving), wrapped, clock), backend=wrapped)
+    policy = Beside(make_batch_policy(config.scheduler.serving), wrapped.beside)
+    return Pooled(pool=Pool(policy, wrapped, clock), backend=wrapped)
 
 
 def serve_in_pool(pool: Pool, make: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:
@@ -360,9 +410,15 @@ def serving_form(config: BoxConfig) -> str:
     return "trained" if on_gpu and config.models.serving == "auto" else config.models.serving
 
 
-def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: SampleStore, clock: Clock) -> Serving:
+def serving_of(
+    config: BoxConfig,
+    folder: DataFolder,
+    store: Store,
+    samples: SampleStore,
+    clock: Clock,
+    task_of_camera: Callable[[str], Task],
+) -> Serving:
     """What makes the served forms of this box's models."""
-    tasks = {entry.id: entry.task for entry in config.active_cameras}
     pictures = FileSamples(samples)
 
     def newest(camera_id: str) -> list[Picture]:
@@ -375,8 +431,122 @@ def serving_of(config: BoxConfig, folder: DataFolder, store: Store, samples: Sam
             store.add_note(clock.utc_s(), "serving", text, stream=camera_id)
 
     return Serving(
-        serving_form(config), folder.root / "forms", newest=newest, task_of=lambda camera_id: task_of(tasks[camera_id]), tell=tell,
-        build_s=config.models.serving_build_s,
+        serving_form(config), folder.root / "forms", newest=newest, task_of=task_of_camera, tell=tell,
+        build_s=config.models.serving_build_s, device=device_of_models(config),
+    )  # fmt: skip
+
+
+class CameraMaker:
+    """Makes cameras: those that a box starts with, and those that join or change while it runs (`edge.live_control.Maker`).
+
+    runtime, served, media: set once they are there; refusal: why a running box cannot take cameras in, '': it can. Used by one thread
+    at a time; what it knows of cameras (tasks, golden models) is read by all."""
+
+    runtime: BoxRuntime
+    served: Callable[[Detector, str], Detector]
+    media: Media
+    refusal = ""
+
+    def __init__(
+        self, config: BoxConfig, clock: Clock, pool: Pool | None, samples: SampleStore, goldens: dict[str, Detector]
+    ) -> None:
+        self._config, self._clock, self._pool, self._samples = config, clock, pool, samples
+        self.goldens, self.addresses = goldens, dict[str, str]()
+        self.watching: dict[str, Watching] = {}
+        self._tasks: dict[str, str] = {}
+        self._servers: dict[str, tuple[str, RtspServerProcess]] = {}
+        for entry in config.active_cameras:
+            self._note(entry)
+
+    def golden_of(self, camera_id: str) -> Detector:
+        return self.goldens[self._tasks[camera_id]]
+
+    def task_of(self, camera_id: str) -> Task:
+        return task_of(self._tasks[camera_id])
+
+    def check(self, entry: CameraEntry) -> None:
+        """Loads what a camera needs and the box has not got yet. Raises WeightsError, EnvironmentLacking, ConfigError: then nothing has
+        changed."""
+        task, device = task_of(entry.task), device_of_models(self._config)
+        SourceUrl(self._plain_address(entry))
+        task.load(entry.edge or self._config.models.for_task(entry.task).edge, device=device)
+        if entry.task not in self.goldens:
+            golden = task.load_golden(self._config.models.for_task(entry.task).golden, device=device)
+            same = (known for known in self.goldens.values() if known.spec == golden.spec)
+            self.goldens[entry.task] = next(same, golden)
+
+    def make(self, entry: CameraEntry) -> Watched:
+        """Seconds of work. Raises as `check`."""
+        if entry.task not in self.goldens:
+            self.check(entry)
+        self._note(entry)
+        anew = self._samples.begin(entry.id, entry.task)
+        self._serve_rendered(entry)
+        watched = watch(entry, self._config, self.addresses, self.runtime, self.served, anew=anew)
+        watched.queries = self.queries(entry)
+        watched.objects = self.objects(entry, watched.camera)
+        watched.learns = learns_at(entry, local_now(entry))
+        return watched
+
+    def stream(self, entry: CameraEntry) -> Camera:
+        """Its camera alone, not started. Raises ConfigError, EnvironmentLacking."""
+        self._serve_rendered(entry)
+        return camera_of(entry, self.addresses)
+
+    def objects(self, entry: CameraEntry, camera: Camera) -> CameraObjects | None:
+        """Who follows its objects in `camera`, not started. Raises ConfigError, EnvironmentLacking (a secret that is not there)."""
+        return objects_of(entry, self.media, self._clock, camera)
+
+    def queries(self, entry: CameraEntry) -> CameraQueries | None:
+        pool = self._pool
+        return queries_of(entry, self._config, self._clock, beside(self._config, pool, entry.id) if pool is not None else None)
+
+    def knobs(self, entry: CameraEntry, cost_s: float) -> tuple[LiveMenu | None, tuple[KnobProfile, ...]]:
+        """What a camera may be watched with at the rate of `entry`, whose model needs `cost_s` a frame."""
+        self._note(entry)
+        profiles, now_s = self.runtime.parts.profiles, self._clock.monotonic_s()
+        menu = profiles.menu(entry.id, at_s=now_s) if profiles is not None else None
+        return menu, menu.knobs if menu is not None else knob_profiles(entry.fps or USUAL_FPS, cost_s)
+
+    def close(self) -> None:
+        """Ends the servers of rendered cameras that joined."""
+        for _, server in self._servers.values():
+            server.stop()
+        self._servers.clear()
+
+    def _note(self, entry: CameraEntry) -> None:
+        self._tasks[entry.id] = entry.task
+        self.watching[entry.id] = watching_of(entry, self._config)
+
+    def _plain_address(self, entry: CameraEntry) -> str:
+        if entry.url.scheme != "rendered":
+            return entry.url.resolve()
+        script_of(entry)
+        return "rtsp://127.0.0.1/rendered"
+
+    def _serve_rendered(self, entry: CameraEntry) -> None:
+        """A rendered camera that was not there when the box started has a server of its own."""
+        if entry.url.scheme != "rendered":
+            self.addresses.pop(entry.id, None)
+            return
+        scene = entry.url.resolve()
+        here, server = self._servers.get(entry.id, ("", None))
+        at_start = next((e.url.resolve() for e in self._config.active_cameras if e.id == entry.id), "")
+        if scene == here or (server is None and entry.id in self.addresses and scene == at_start):
+            return
+        script = script_of(entry)
+        process = RtspServerProcess([script.mount()])
+        process.start()
+        if server is not None:
+            server.stop()
+        self._servers[entry.id], self.addresses[entry.id] = (scene, process), process.url(script.id)
+
+
+def camera_of(entry: CameraEntry, addresses: dict[str, str]) -> Camera:
+    """addresses: of rendered cameras. Raises ConfigError, EnvironmentLacking (a secret that is not there)."""
+    return open_camera(
+        entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
+        masks=masks_from(entry.masks), loop=entry.loop, realtime=not entry.may_lag, seed=sum(entry.id.encode()),
     )  # fmt: skip
 
 
@@ -391,10 +561,7 @@ def watch(
     arch = entry.edge or config.models.for_task(entry.task).edge
     version = parts.shelf.ensure(entry.id, arch, partial(task.load, device=device_of_models(config)), anew=anew)
     detector = parts.shelf.detector(version.id)
-    camera = open_camera(
-        entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
-        masks=masks_from(entry.masks), loop=entry.loop, realtime=not entry.may_lag, seed=sum(entry.id.encode()),
-    )  # fmt: skip
+    camera = camera_of(entry, addresses)
     lane = parts.backend.open_lane(infer_job(entry.id), role="infer")
     score_min = config.models.edge_score_min
     worker = InferenceWorker(
@@ -411,22 +578,20 @@ def watch(
     return Watched(
         camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch, menu=menu,
         knobs=menu.knobs if menu is not None else knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task,
-        retrain=suited(retrain_configs(config, arch), detector, arch),
+        retrain=suited(retrain_configs(config, arch), detector, arch), entry=entry,
     )  # fmt: skip
 
 
-def profiles_of(config: BoxConfig, store: Store, clock: Clock) -> Profiles:
+def watching_of(entry: CameraEntry, config: BoxConfig) -> Watching:
+    """What its profile must have been made for."""
+    return Watching(
+        task=entry.task, model=entry.edge or config.models.for_task(entry.task).edge, fps=entry.fps or USUAL_FPS, machine=machine(),
+        device=config.gpus.device,
+    )  # fmt: skip
+
+
+def profiles_of(watching: Mapping[str, Watching], store: Store, clock: Clock) -> Profiles:
     """The cameras' stored profiles; one that does not fit is said in the log and the database."""
-    watching = {
-        entry.id: Watching(
-            task=entry.task,
-            model=entry.edge or config.models.for_task(entry.task).edge,
-            fps=entry.fps or USUAL_FPS,
-            machine=machine(),
-            device=config.gpus.device,
-        )  # fmt: skip
-        for entry in config.active_cameras
-    }
 
     def tell(camera: str, text: str) -> None:
         log.warning("%s: %s", camera, text)
@@ -434,6 +599,17 @@ def profiles_of(config: BoxConfig, store: Store, clock: Clock) -> Profiles:
             store.add_note(clock.utc_s(), "profile", text, stream=camera)
 
     return Profiles(store, watching.__getitem__, tell)
+
+
+def reprofile_camera(config: BoxConfig, camera: str, budget_s: float, checkpoint: Callable[[], None]) -> None:
+    """Profiles a camera as `driftbox profile` does, on its newest samples or its recording, and keeps it: who follows the database takes
+    it up. checkpoint: called between frames and settings. Raises what `profile_command` raises."""
+    from edge.profiler.command import ProfileOptions, profile_command
+
+    profile_command(
+        config, camera, ProfileOptions(budget_s=budget_s), device=device_of_models(config), curve=STRIDES,
+        told=lambda *_: checkpoint(),
+    )  # fmt: skip
 
 
 def reprofile_of(config: BoxConfig) -> ReprofileRules | None:
@@ -448,6 +624,53 @@ def sized(profiles: Profiles, serve: Callable[[Detector, str], Detector], traine
     """What serves a camera; where its profile turns the resolution, small pictures are not enlarged again."""
     menu = profiles.menu(camera_id)
     return serve(at_own_size(trained) if menu is not None and menu.reduces else trained, camera_id)
+
+
+def objects_of(entry: CameraEntry, media: Media, clock: Clock, camera: Camera) -> CameraObjects | None:
+    """Who follows a camera's objects, not started; None: nobody. A camera of which anything changes that this looks at needs another."""
+    wanted = entry.objects
+    if not wanted.enabled:
+        return None
+    fps = entry.fps or USUAL_FPS
+    # Fewer frames a second leave longer between two sights of an object.
+    rules = ObjectRules(
+        start_frames=wanted.start_frames, start_score=wanted.start_score, lost_s=max(wanted.lost_s, 3.0 / fps),
+        silent_s=max(ObjectRules.silent_s, 3 * wanted.lost_s, 10.0 / fps),
+    )  # fmt: skip
+    clips = clips_of(entry, media, camera)
+    return CameraObjects(
+        SceneTracker(entry.id, fps=fps, lost_s=rules.lost_s, zones=entry.zones, lines=wanted.lines, classes=entry.classes),
+        ObjectBook(entry.id, new_id=new_id, rules=rules), media.writer, clock=clock,
+        classes=entry.classes, zones=tuple(entry.zones), lines=tuple(wanted.lines),
+        pictures=PictureMaker(media.folder, media.space) if wanted.snapshots else None,
+        recorder=media.recorder if clips is not None else None, beside=() if clips is None else (clips,),
+    )  # fmt: skip
+
+
+def clips_of(entry: CameraEntry, media: Media, camera: Camera) -> CameraClips | None:
+    """What makes a camera's clips; None: there are none (switched off, or its masks could not be kept, or it plays a file at its own
+    pace)."""
+    wanted = entry.recording
+    refused = entry.masks and wanted.with_masks == "none"
+    if not wanted.clips or refused or entry.may_lag or not isinstance(camera, PyavCamera):
+        return None
+    main = None
+    if entry.record_url is not None:
+        main = open_camera(
+            entry.id,
+            SourceUrl(entry.record_url.resolve()),
+            transport=entry.transport,
+            loop=entry.loop,
+            seed=sum(entry.id.encode()) + 1,
+        )
+    rules = ClipRules(
+        pre_s=wanted.pre_s,
+        post_s=wanted.post_s,
+        max_s=wanted.max_s,
+        masks=masks_from(entry.masks),
+        masked_fps=wanted.masked_fps,
+    )
+    return CameraClips(entry.id, media.recorder, rules, camera, main)
 
 
 def queries_of(entry: CameraEntry, config: BoxConfig, clock: Clock, open_model: OpenModel | None) -> CameraQueries | None:
@@ -631,29 +854,229 @@ def subjects_of(
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-def run_box(config: BoxConfig, *, demo: bool = False, say: Callable[[str], None] = print) -> int:
-    """Runs a box until it is stopped (SIGINT, SIGTERM). Returns the exit code."""
+def run_box(config: BoxConfig, *, demo: bool = False, file: Path | None = None, say: Callable[[str], None] = print) -> int:
+    """Runs a box until it is stopped (SIGINT, SIGTERM). Returns the exit code. file: where config was read from."""
     set_up_logging()
-    with built(config, say=say) as box, ExitStack() as stack:
+    manager = ServiceManager()
+    with Signals() as signals, built(config, say=say) as box, ExitStack() as stack:
         status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site, devices=box.devices)
+        control = LiveControl(box.runtime, box.book, box.maker, data_dir=box.folder.root)
+        box.runtime.before_end.append(control.stop)
+        watchdog = watch_over(box.runtime, manager=manager)
+        status.degraded, control.lift = watchdog.degraded, watchdog.lift
+        _back_up(box, config, stack)
+        fleet = fleet_part(box, status, control, tell=partial(_warned, box, "fleet"))
+        box.runtime.before_end.append(fleet.stop)
+        watchdog.take(charge_of("fleet", fleet))
+        settings = BoxSettings(config, box.folder.root, file=file, utc_s=box.runtime.parts.clock.utc_s)
         if config.web.enabled:
             from edge.web.serve import WebServer
 
-            labels = FolderLabels(box.folder.root, holdout_frac=config.window.holdout_frac)
-            server = stack.enter_context(WebServer(status, host=config.web.host, port=config.web.port, labels=labels))
+            certificates = _certificates(box, config, stack, say)
+            if certificates is not None:
+                settings.certificate = partial(getattr, certificates, "certificate")
+            services = _with_learning(_services(box, config, settings, control, status), box, status, watchdog, stack)
+            services = replace(_with_health(services, box, status, watchdog, fleet.sentence), fleet=fleet)
+            tls = certificates.context if certificates is not None else None
+            server = stack.enter_context(
+                WebServer(status, host=config.web.host, port=config.web.port, services=services, tls=tls)
+            )
+            watchdog.take(charge_of("web", server))
             say(f"status page: {server.url}")
+            if services.accounts is not None:
+                _say_claim(services.accounts, say)
         if config.telemetry.mqtt.enabled:
             from edge.telemetry.publisher import start_telemetry
 
-            stack.callback(start_telemetry(config, box.runtime, status, box.store))
+            stack.callback(
+                start_telemetry(
+                    config,
+                    box.runtime,
+                    status,
+                    box.store,
+                    control,
+                    look_after=partial(_look_after, watchdog, settings),
+                    configured=lambda: [kept.entry for kept in box.book.read().cameras],
+                )  # fmt: skip
+            )
+        fleet.start()
+        # After telemetry, so that it hears of what a kill has left open, and of what ends with the box.
+        box.media.start(partial(_warned, box, "media"))
+        stack.callback(box.media.stop)
+        watchdog.more_conditions.append(box.media.conditions)
+        for name, worker in box.media.workers().items():
+            watchdog.take(charge_of(name, worker))
         if demo:
             say("the demo's cameras drift after about a minute; the first better model is usual within five. Stop with Ctrl-C.")
-        asyncio.run(_main(box))
+        control.start()
+        asyncio.run(_main(box, signals, manager, watchdog))
     return 0
 
 
-async def _main(box: Box) -> None:
+def _services(box: Box, config: BoxConfig, settings: BoxSettings, control: LiveControl, status: RuntimeStatus) -> Services:
+    """What the web interface is made of beside the status."""
+    from edge.cameras.live_desk import LiveDesk
+    from edge.cameras.onvif import Onvif
+    from edge.cameras.probe import Prober
+    from edge.web.hosts import host_names
+    from edge.web.services import Services
+
+    return Services(
+        accounts=_accounts(box, config),
+        hosts=host_names(config.web.hostnames),
+        live=_live(box, status),
+        labels=FolderLabels(box.folder.root, holdout_frac=config.window.holdout_frac),
+        settings=settings,
+        control=control,
+        cameras=LiveDesk(control, Prober(), Onvif()),
+        events=box.media.library,
+    )
+
+
+def _live(box: Box, status: RuntimeStatus) -> LiveFeed:
+    """What pages are told as it happens: what changes in the status, and tracked objects."""
+    from edge.web.live import LiveFeed
+
+    feed = LiveFeed(status.status)
+    box.runtime.parts.object_listeners.append(lambda event: feed.publish("object", {"object": vars(event)}))
+    return feed
+
+
+def _look_after(watchdog: Watchdog, settings: BoxSettings, publisher: MqttPublisher) -> None:
+    watchdog.take(charge_of("telemetry", publisher))
+    settings.connected = lambda: publisher.connected
+
+
+def _with_health(services: Services, box: Box, status: RuntimeStatus, watchdog: Watchdog, fleet: Callable[[], str]) -> Services:
+    """With how the box is, and what Prometheus is told."""
+    from edge.box_health import BoxHealth, Sources
+    from edge.store.outbox import waiting_in
+
+    speaks = box.config.telemetry.mqtt.enabled
+    health = BoxHealth(
+        Sources(
+            status=status, root=box.folder.root, config=lambda: box.book.read().config, watchdog=watchdog, ring=RING,
+            clock=box.runtime.parts.clock, outbox=lambda: waiting_in(box.store) if speaks else None,
+            fleet=fleet,
+        )
+    )  # fmt: skip
+    return replace(services, health=health, metrics=health)
+
+
+def _back_up(box: Box, config: BoxConfig, stack: ExitStack) -> None:
+    """Lets the running box back itself up."""
+    from edge.box_health import DailyBackup
+
+    storage, tell = config.storage, partial(_warned, box, "backup")
+    daily = DailyBackup(
+        box.folder.root, box.runtime.parts.clock, every_days=storage.backup_days, keep=storage.backups_kept, tell=tell
+    )
+    daily.start()
+    stack.callback(daily.stop)
+
+
+def _accounts(box: Box, config: BoxConfig) -> Accounts | None:
+    """Who may ask; None: `web.login` is off, and the page says so to nobody but the operator."""
+    from edge.store.accounts import AccountStore
+    from edge.web.accounts.book import Accounts
+    from edge.web.accounts.local import write_local_token
+
+    if not config.web.login:
+        if config.web.is_open:
+            _warned(
+                box, "login", f"web.login is off and web.host is {config.web.host}: whoever reaches the port sees the cameras"
+            )
+        return None
+    clock = box.runtime.parts.clock
+    return Accounts(AccountStore(box.store), clock, local=write_local_token(box.folder.root))
+
+
+def _say_claim(accounts: Accounts, say: Callable[[str], None]) -> None:
+    """The claim code of a new box, this once. It goes to whoever started it, and into no log of ours."""
+    code = accounts.first_code()
+    if code is not None:
+        say(f"claim code: {code} (shown this once; open the page and make the first account with it)")
+    elif not accounts.claimed():
+        say("nobody has made an account yet; `driftbox accounts claim-code` shows a new claim code")
+
+
+def _certificates(box: Box, config: BoxConfig, stack: ExitStack, say: Callable[[str], None]) -> Certificates | None:
+    """What the page is served with; None: plain HTTP. Looked after while the box runs."""
+    from edge.web.tls import Certificates, CertificateWatch
+
+    if config.web.tls_kind == "off":
+        if config.web.is_open and config.web.login:
+            _warned(
+                box,
+                "tls",
+                "web.tls is off: passwords cross the network unprotected, unless a proxy in front of the box speaks TLS",
+            )
+        return None
+    clock = box.runtime.parts.clock
+    certificates = Certificates(config.web, box.folder.root, now_utc=clock.utc_s())
+    tell = partial(_warned, box, "certificate")
+    for text in certificates.first_notes:
+        tell(text)
+    stack.enter_context(CertificateWatch(certificates, clock.utc_s, tell))
+    say(f"certificate: SHA-256 {certificates.certificate.fingerprint}")
+    return certificates
+
+
+def _warned(box: Box, code: str, text: str) -> None:
+    """In the log, on the page and in the database."""
+    log.warning("%s", text)
+    at_utc = box.runtime.parts.clock.utc_s()
+    box.runtime.notes.append((at_utc, Note(stream="", code=code, text=text)))
+    with contextlib.suppress(StorageError):
+        box.store.add_note(at_utc, code, text)
+
+
+def _with_learning(services: Services, box: Box, status: RuntimeStatus, watchdog: Watchdog, stack: ExitStack) -> Services:
+    """With what the pages about learning, compute, models and queries ask."""
+    from edge import before_after, gpu_history
+    from edge.box_gpu import BoxGpu
+    from edge.box_learning import BoxLearning
+    from edge.box_models import BoxModels
+    from edge.box_queries import BoxQueries
+    from edge.box_why import BoxWhy
+    from edge.plan_book import PlanBook
+    from edge.store.plans import PlanStore
+
+    runtime, parts = box.runtime, box.runtime.parts
+    engine, backend, clock = parts.engine, parts.backend, parts.clock
+    book = PlanBook(PlanStore(box.store), newest=lambda: engine.decided, policy=lambda: engine.config.policy, utc=clock.utc_s)
+    parts.listeners.append(book.heard)
+    looked_at = gpu_history.Sources(report=backend.report, memory=backend.memory, devices=box.devices)
+    history = gpu_history.GpuHistory(looked_at, clock)
+    history.start()
+    stack.callback(history.stop)
+    watchdog.take(charge_of("gpu-history", history.thread))
+    compared = before_after.Sources(
+        detector=partial(parts.shelf.detector, device="cpu"), samples=parts.samples,
+        windows=SampleStore(box.folder.samples_dir).windows, task_of=lambda camera: runtime.watched[camera].task, scoring=parts.scoring,
+    )  # fmt: skip
+    return replace(
+        services, learning=BoxLearning(runtime, book, before_after.Comparer(compared)), why=BoxWhy(book, clock.monotonic_s),
+        gpu=BoxGpu(status, history, box.store, backend.change_cost),
+        models=BoxModels(box.folder.root, box.store, services.control), queries=BoxQueries(runtime),
+    )  # fmt: skip
+
+
+async def _main(box: Box, signals: Signals, manager: ServiceManager, watchdog: Watchdog) -> None:
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        manager.stopping()
+        box.runtime.stop()
+
+    signals.runs(stop=stop, hurry=box.runtime.closing.hurry)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, box.runtime.stop)
-    await box.runtime.run(box.watched, box.first_window)
+        loop.add_signal_handler(number, signals.came)
+    watchdog.start()
+    loop.call_soon(manager.ready)  # when the cameras are started and the loop has come round
+    try:
+        await box.runtime.run(box.watched, box.first_window)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        signals.listen()  # web and MQTT are still to say farewell

@@ -183,7 +183,7 @@ def _signed_by(
     if not trusts(name) and not allow_unsigned:
         raise UsageError(
             f"{path} is signed by the key {name}, which this box does not trust", subject=str(path),
-            remedy="get the sender's key on another way and add it with `driftbox models trust KEYFILE`",
+            remedy="get the sender's key on another way and add it with `driftbox models trust KEYFILE`", code="untrusted",
         )  # fmt: skip
     return name
 

@@ -70,6 +70,11 @@ class Updates:
         return norm
 
     @property
+    def scaler(self) -> Any | None:
+        """None: gradients are not scaled."""
+        return self._scaler
+
+    @property
     def skips(self) -> bool:
         """Whether an update that overflowed is no failure yet."""
         return self._scaler is not None

@@ -35,6 +35,7 @@ _PAD_MULTIPLE = 16  # the deepest features' stride
 _SIDE_UNIT_PX = 8.0  # box sides are exp(output) * this many net pixels
 _MAX_PEAKS = 64
 _SAME_CLASS_IOU, _ANY_CLASS_IOU = 0.5, 0.75
+_STEPS = np.array([[-1], [0], [1]])  # to the neighbours of a cell
 _PREDICT_BATCH = 4
 _DISTILL_BOX_GAIN = 2.0  # as the boxes' weight in `picture_loss`
 
@@ -169,9 +170,11 @@ def to_input(image: np.ndarray, input_px: int) -> torch.Tensor:
     if image.shape[:2] != (height, width):
         shrinks = height < image.shape[0]
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
-    pad_y, pad_x = -height % _PAD_MULTIPLE, -width % _PAD_MULTIPLE
-    tensor = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float().sub_(127.5).div_(64.0)
-    return functional.pad(tensor, (0, pad_x, 0, pad_y))
+    planes = np.zeros((3, height + -height % _PAD_MULTIPLE, width + -width % _PAD_MULTIPLE), np.float32)
+    # numpy, because each step in torch lets go of Python's lock and has to wait for it again where many cameras compute.
+    centred = np.subtract(image, np.float32(127.5), dtype=np.float32)
+    np.multiply(centred.transpose(2, 0, 1), np.float32(1 / 64.0), out=planes[:, :height, :width])
+    return torch.from_numpy(planes)
 
 
 @dataclass
@@ -269,43 +272,58 @@ def picture_distance(
     return classes + _DISTILL_BOX_GAIN * (difference * sure).sum() / per_object
 
 
-def _decode(heat: torch.Tensor, sides: torch.Tensor, score_min: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Peaks of one picture -> boxes (N, 4) in net pixels, scores (N,), classes (N,), by falling score, duplicates removed."""
-    logits = heat.numpy()
-    scores = 1.0 / (1.0 + np.exp(-np.clip(logits, -80.0, 80.0)))
-    classes, rows, columns = np.nonzero(scores >= score_min)
-    peaks = _is_peak(logits, classes, rows, columns)
+def _decode(heat: np.ndarray, sides: np.ndarray, score_min: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Peaks of one picture -> boxes (N, 4) in net pixels, scores (N,), classes (N,), by falling score, duplicates removed.
+    heat: logits (C, h, w). A NaN is no peak."""
+    classes, rows, columns = np.nonzero(heat >= _logit(score_min))
+    peaks = _is_peak(heat, classes, rows, columns)
     classes, rows, columns = classes[peaks], rows[peaks], columns[peaks]
-    found = scores[classes, rows, columns]
+    found = 1.0 / (1.0 + np.exp(-np.clip(heat[classes, rows, columns], -80.0, 80.0)))
+    sure = found >= score_min
+    classes, rows, columns, found = classes[sure], rows[sure], columns[sure], found[sure]
     best = np.argsort(-found, kind="stable")[:_MAX_PEAKS]
-    cells = torch.from_numpy(rows[best] * heat.shape[2] + columns[best])
-    boxes = _cell_boxes(sides, cells).numpy()
+    boxes = _boxes_of(sides, rows[best], columns[best])
     kept = _suppress(boxes, classes[best])
     return boxes[kept], found[best][kept], classes[best][kept]
 
 
+def _logit(score: float) -> np.float32:
+    """What the net says of a cell with this score, or a little less: whoever asks looks at the scores again."""
+    if not 0 < score < 1:
+        return np.float32(-np.inf if score <= 0 else 80.0)
+    return np.float32(np.log(score / (1 - score)) - 1e-3)
+
+
+def _boxes_of(sides: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """What `_cell_boxes` says of these cells, (K, 4), for who needs no gradient. A handful: torch takes longer to call."""
+    x = columns.astype(np.float32) * _OUT_STRIDE + _OUT_STRIDE / 2
+    y = rows.astype(np.float32) * _OUT_STRIDE + _OUT_STRIDE / 2
+    reach = np.exp(np.clip(sides[:, rows, columns], -6, 5)) * np.float32(_SIDE_UNIT_PX)
+    return np.stack([x - reach[0], y - reach[1], x + reach[2], y + reach[3]], axis=1)
+
+
 def _is_peak(logits: np.ndarray, classes: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Whether a cell is the largest of the 3x3 around it in its class's map. Looks at the given cells only: they are few."""
-    bordered = np.pad(logits, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
-    around = [bordered[classes, rows + dy, columns + dx] for dy in range(3) for dx in range(3)]
-    return np.asarray(logits[classes, rows, columns] >= np.max(around, axis=0))
+    """Whether a cell is the largest of the 3x3 around it in its class's map. Looks at the given cells only: they are few. Beyond the
+    border the border is seen again, which is in the 3x3 already."""
+    across = np.clip(columns + _STEPS, 0, logits.shape[2] - 1)
+    down = np.clip(rows + _STEPS, 0, logits.shape[1] - 1)
+    around = logits[classes, down[:, None], across[None, :]]  # (3, 3, K)
+    return np.asarray(logits[classes, rows, columns] >= around.max(axis=(0, 1)))
 
 
 def _suppress(boxes: np.ndarray, classes: np.ndarray) -> list[int]:
     """Greedy non-maximum suppression; boxes come by falling score."""
-    kept: list[int] = []
     areas = _areas(boxes)
+    sides = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:]) - np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    common = np.clip(sides, 0, None).prod(2)
+    iou = common / (areas[:, None] + areas[None, :] - common)
+    over = iou > np.where(classes[:, None] == classes[None, :], _SAME_CLASS_IOU, _ANY_CLASS_IOU)
+    kept: list[int] = []
+    gone = np.zeros(len(boxes), bool)
     for i in range(len(boxes)):
-        if not kept:
+        if not gone[i]:
             kept.append(i)
-            continue
-        others = boxes[kept]
-        sides = np.minimum(boxes[i, 2:], others[:, 2:]) - np.maximum(boxes[i, :2], others[:, :2])
-        common = np.clip(sides, 0, None).prod(1)
-        iou = common / (areas[i] + areas[kept] - common)
-        limit = np.where(classes[kept] == classes[i], _SAME_CLASS_IOU, _ANY_CLASS_IOU)
-        if not (iou > limit).any():
-            kept.append(i)
+            gone |= over[i]
     return kept
 
 
@@ -342,10 +360,10 @@ class TinyDetector:
                 batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
                 heat, sides = self.net(batch, yield_point)
                 for place, i in enumerate(chunk):
-                    results[i] = self._detections(heat[place], sides[place], images[i].shape[:2], score_min)
+                    results[i] = self._detections(heat[place].numpy(), sides[place].numpy(), images[i].shape[:2], score_min)
         return results
 
-    def _detections(self, heat: torch.Tensor, sides: torch.Tensor, size: tuple[int, int], score_min: float) -> Detections:
+    def _detections(self, heat: np.ndarray, sides: np.ndarray, size: tuple[int, int], score_min: float) -> Detections:
         boxes, scores, classes = _decode(heat, sides, score_min)
         height, width = _scaled_size(size[0], size[1], self.spec.input_px)
         boxes = boxes * np.array([size[1] / width, size[0] / height] * 2, np.float32)
@@ -413,7 +431,7 @@ class TinyDetector:
 
         def decode(outputs: Sequence[np.ndarray], size: object, score_min: float) -> Detections:
             assert isinstance(size, tuple)
-            heat, sides = (torch.from_numpy(np.ascontiguousarray(output[0], np.float32)) for output in outputs)
+            heat, sides = (np.asarray(output[0], np.float32) for output in outputs)
             return stays._detections(heat, sides, size, score_min)
 
         height, width = to_input(np.zeros((9, 16, 3), np.uint8), self.spec.input_px).shape[1:]

@@ -13,13 +13,14 @@ _EPOCHS_AHEAD = 2.0
 _MIN_EPOCH_S = 1.0
 
 
-def groups(streams: Sequence[StreamState]) -> list[list[StreamState]]:
+def groups(streams: Sequence[StreamState], *, apart: bool = False) -> list[list[StreamState]]:
     """Streams whose training shares may be exchanged: all in one pool, or those on the same device. A job that lies on several
-    devices keeps what it has. Groups of one are left out."""
-    found: dict[str, list[StreamState]] = {}
+    devices keeps what it has. Groups of one are left out. apart: customers have shares of their own and exchange none."""
+    found: dict[tuple[str, str], list[StreamState]] = {}
     for stream in streams:
         if len(stream.gpu_pct) <= 1:
-            found.setdefault(stream.gpu_pct[0][0] if stream.gpu_pct else "", []).append(stream)
+            device = stream.gpu_pct[0][0] if stream.gpu_pct else ""
+            found.setdefault((device, stream.customer if apart else ""), []).append(stream)
     return [group for group in found.values() if len(group) > 1]
 
 

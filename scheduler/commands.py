@@ -96,6 +96,16 @@ class StartProfiling(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartReprofiling(Command):
+    """Measure what the stream's knobs are worth, spending budget_gpu_s on the search at most (golden labels come on top). Answer:
+    Reprofiled or JobFailed."""
+
+    job: str
+    stream: str
+    budget_gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartRetraining(Command):
     """Answer: EpochDone after each epoch, then RetrainDone or JobFailed. remote_s: trained in a cloud, back after so many seconds.
     members: cameras whose labels are pooled for this one training (`stream` among them), empty: only `stream`."""
@@ -181,6 +191,7 @@ COMMANDS: tuple[type[Command], ...] = (
     StartLook,
     StartProbe,
     StartProfiling,
+    StartReprofiling,
     StartRetraining,
     StartGate,
     CancelJob,

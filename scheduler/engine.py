@@ -45,13 +45,15 @@ from scheduler.commands import (
 from scheduler.ekya import microprofile
 from scheduler.ekya.cloud import snapshot_arrival_s
 from scheduler.ekya.estimate import best_knobs
-from scheduler.engine_state import BoxState, Checkpoint, EngineConfig, Expected, Phase, Prep, Running, StreamState
+from scheduler.engine_state import BoxState, Checkpoint, Decided, EngineConfig, Expected, Phase, Prep, Running, StreamState
 from scheduler.events import (
+    AskedAnew,
     BoxStarted,
     CameraAdded,
     CameraHealth,
     CameraRemoved,
     ChangePriced,
+    CustomerChanged,
     EpochDone,
     Event,
     GateDone,
@@ -59,22 +61,27 @@ from scheduler.events import (
     KnobsDue,
     KnobsMeasured,
     LabelDone,
+    LearningSwitched,
     LookDone,
     ModelRolledBack,
     ModelsOffered,
     ProbeDone,
     ProfileDone,
+    ProfileOld,
+    Reprofiled,
     RetrainDone,
+    SharesOrdered,
     StopRequested,
     SwapDone,
     SwapFailed,
     TimerFired,
 )
+from scheduler.fleet import grants
 from scheduler.reasons import reasons_of
 from scheduler.registry import make_policy, needs
 from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
-from scheduler.snapshots import snapshot_of
+from scheduler.snapshots import division_of, snapshot_of
 from scheduler.types import (
     CachedModel,
     Drift,
@@ -90,6 +97,10 @@ from scheduler.types import (
 )
 
 __all__ = ["BoxEngine", "BoxState", "Checkpoint", "EngineConfig", "Phase", "StreamState", "best_affordable"]
+
+#: A plan as it was decided: in the customers' parts, one part where the box is not divided.
+Parts = tuple[grants.Part, ...]
+Decision = tuple[Snapshot, Parts]
 
 PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
@@ -111,11 +122,16 @@ class BoxEngine:
         # A uniform policy believes nothing and is told the raw predictions.
         self._calibrates = config.calibrate and not self._needs.useless
         self._forecasts = Forecasts()
+        self.decided: Decided | None = None  # the newest plan and what it was made from
         self._out: list[Command] = []
         self._handlers: dict[type[Event], Callable[..., None]] = {
             BoxStarted: self._box_started,
             CameraAdded: self._camera_added,
             CameraRemoved: self._camera_removed,
+            SharesOrdered: self._shares_ordered,
+            CustomerChanged: self._customer_changed,
+            LearningSwitched: self._learning_switched,
+            AskedAnew: self._asked_anew,
             CameraHealth: self._camera_health,
             KnobsMeasured: self._knobs_measured,
             ChangePriced: self._change_priced,
@@ -126,6 +142,8 @@ class BoxEngine:
             ProbeDone: self._probe_done,
             ModelsOffered: self._models_offered,
             ProfileDone: self._profile_done,
+            ProfileOld: self._profile_old,
+            Reprofiled: self._reprofiled,
             EpochDone: self._epoch_done,
             RetrainDone: self._retrain_done,
             GateDone: self._gate_done,
@@ -160,7 +178,8 @@ class BoxEngine:
         self.state.streams[event.stream] = StreamState(
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
             observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED], offered=event.offered,
-            retrain=event.retrain, replaced=event.replaced, arch=event.arch, utility=event.utility,
+            retrain=event.retrain, replaced=event.replaced, arch=event.arch, utility=event.utility, learns=event.learns,
+            customer=event.customer,
         )  # fmt: skip
         self._reshare(event.at_s)
 
@@ -169,19 +188,54 @@ class BoxEngine:
         if stream is None:
             return
         self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1
-        for job in (stream.running.job if stream.running else None, stream.gating):
-            if job:
-                self._out.append(CancelJob(job=job, stream=stream.id))
+        self._learns_no_more(stream, "its camera was taken out", event.at_s)
+
+    def _shares_ordered(self, event: SharesOrdered) -> None:
+        """A new division; the same again changes nothing. Shares that make no sense are left out: no camera is starved by a number."""
+        shares = {customer: pct for customer, pct in event.shares_pct if math.isfinite(pct) and pct > 0}
+        if self.state.shares_pct == tuple(sorted(shares.items())):
+            return
+        self.state.shares_pct = tuple(sorted(shares.items()))
+        self.state.why.append("the fleet changed the customers' shares")
+        self._reshare(event.at_s)
+
+    def _customer_changed(self, event: CustomerChanged) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.customer == event.customer:
+            return
+        stream.customer = event.customer
+        if self.state.shares_pct:
+            self._reshare(event.at_s)
+
+    def _learning_switched(self, event: LearningSwitched) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.learns == event.learns:
+            return
+        stream.learns = event.learns
+        if not event.learns:
+            self._learns_no_more(stream, "learning was switched off", event.at_s)
+            stream.options, stream.remark = (), "learning is switched off"
+
+    def _learns_no_more(self, stream: StreamState, why: str, at_s: float) -> None:
+        """What a camera has under way is given up; what that frees is given out anew."""
+        self._drop_training(stream, why)
         self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
         self._disband(stream)
         if self.state.active and self.state.active.stream == stream.id:
             self._out.append(CancelJob(job=self.state.active.job, stream=stream.id))
             self.state.active = None
-            self._next_prep(event.at_s)
+            self._next_prep(at_s)
             if self.state.prepares and self.state.phase == "planned":
-                self._plan(event.at_s)
+                self._plan(at_s)
+            elif self.state.prepares and self.state.active is None:  # a swap is waited for
+                self._share_prep()
         else:
-            self._reshare(event.at_s)
+            self._reshare(at_s)
+
+    def _asked_anew(self, event: AskedAnew) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is not None:
+            stream.utility = event.utility
 
     def _camera_health(self, event: CameraHealth) -> None:
         stream = self.state.streams.get(event.stream)
@@ -298,7 +352,7 @@ class BoxEngine:
             stream.full = prep.is_full(stream, self.config)
         state.prep_pct = prep.share_pct(state, self.config, self._needs, at_s)
         tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
-        state.queue.extend(tasks)
+        state.queue.extend([*tasks, *prep.reprofiling(state)])
         labelled = {task.stream for task in tasks}
         for stream in state.streams.values():
             stream.waited = 0 if stream.id in labelled else stream.waited + 1
@@ -451,6 +505,17 @@ class BoxEngine:
         self._offer(stream, belief.recalled(stream))
         stream.remark = f"profile of window {stream.profiled_in} recalled"
 
+    def _profile_old(self, event: ProfileOld) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is not None:
+            stream.old_profile = event.why
+
+    def _reprofiled(self, event: Reprofiled) -> None:
+        if self._ended(event.job, event.at_s, event.gpu_s) is None:
+            return
+        self.state.streams[event.stream].old_profile = ""
+        self._next_prep(event.at_s)
+
     def _offer(self, stream: StreamState, options: tuple[RetrainOption, ...]) -> None:
         """What the plan may choose from: options that help, or all where the policy does not care."""
         floor = float("-inf") if self._needs.useless else (stream.quality or 0.0) + self.config.min_gain
@@ -579,7 +644,7 @@ class BoxEngine:
         """SLAQ: what the plan gave to training moves between the retrainings that run, by what each promises per GPU-second. On
         several devices only between those that lie on the same one."""
         state, moved = self.state, False
-        for group in budget.groups([s for s in state.ordered() if _exchangeable(s)]):
+        for group in budget.groups([s for s in state.ordered() if _exchangeable(s)], apart=bool(state.shares_pct)):
             shares = budget.moved(
                 group, self.config, objective=objective, now_s=at_s, ends_s=state.ends_s, since_s=state.moved_s,
                 forecasts=self._forecasts,
@@ -608,7 +673,11 @@ class BoxEngine:
         leader = self.state.streams[event.stream]
         running.used_gpu_s = event.gpu_s
         leader.judged, leader.running = running, None
-        others = [s for s in self.state.ordered() if s is not leader and s.id in made and s.id in running.members]
+        others = [
+            s
+            for s in self.state.ordered()
+            if s is not leader and s.id in made and s.id in running.members and s.arch == leader.arch
+        ]
         judges = [leader, *(s for s in others if _is_free(s))]
         _split_share(leader, judges)
         gates = [self._gate(stream, made.pop(stream.id), running.config.name) for stream in judges]
@@ -701,6 +770,8 @@ class BoxEngine:
             self._profile(stream)
         elif task.kind == "profile":
             self._disband(stream)
+        elif task.kind == "reprofile":
+            stream.old_profile = ""  # said again when it is still old in a while
         self._next_prep(event.at_s)
 
     def _swap_done(self, event: SwapDone) -> None:
@@ -775,28 +846,34 @@ class BoxEngine:
         if first:
             state.planned_s, state.foretold = at_s, not state.prepares
         state.phase = "planned"
-        snapshot, plan = self._decide(remaining_s)
-        plan, saved = self._priced(snapshot, plan)
+        snapshot, parts = self._decide(remaining_s)
+        parts, saved = self._priced(snapshot, parts)
+        plan = grants.whole(snapshot, parts)
         plan.check(snapshot.capacity_pct)
         if first:
             state.predicted = plan.expected_quality if any(s.quality is not None for s in state.streams.values()) else None
         reasons = (
             *(f"planned anew: {why}" for why in state.why),
             *saved,
+            *grants.told(parts),
             *reasons_of(snapshot, plan, {s.id: s.remark for s in state.ordered()}),
         )
+        self.decided = Decided(at_s=at_s, window=state.window, snapshot=snapshot, plan=plan, reasons=reasons)
         self._out.append(ReportPlan(window=state.window, plan=plan, reasons=reasons))
         state.replanned_s, state.moved_s, state.reacting, state.why = at_s, at_s, False, []
         self._apply(plan, snapshot, first)
 
-    def _decide(self, remaining_s: float) -> tuple[Snapshot, Plan]:
-        """A snapshot and its plan. What learns has one share: where a retraining runs beside preparation it has that, and preparation
-        waits; where none does, preparation keeps its own."""
-        snapshot, plan = self._decide_on(remaining_s)
-        trains = any(s.gating for s in self.state.streams.values()) or any(s.train_pct > 0 for s in plan.streams)
-        return (snapshot, plan) if trains or not self.state.prepares else self._decide_on(remaining_s, int(self.state.prep_pct))
+    def _decide(self, remaining_s: float) -> Decision:
+        """A snapshot and its plan, in the customers' parts. What learns has one share: where a retraining runs beside preparation it has
+        that, and preparation waits; where none does, preparation keeps its own."""
+        snapshot, parts = self._decide_on(remaining_s)
+        planned = any(s.train_pct > 0 for part in parts for s in part.plan.streams)
+        trains = planned or any(s.gating for s in self.state.streams.values())
+        if trains or not self.state.prepares:
+            return snapshot, parts
+        return self._decide_on(remaining_s, int(self.state.prep_pct))
 
-    def _decide_on(self, remaining_s: float, reserved_pct: int = 0) -> tuple[Snapshot, Plan]:
+    def _decide_on(self, remaining_s: float, reserved_pct: int = 0) -> Decision:
         """Retrainings that run may have come to need more memory than there is (a camera joined, a device's share is at a gate): then
         they are given up, because a plan that cannot be placed is never made."""
 
@@ -806,7 +883,7 @@ class BoxEngine:
 
         snapshot = seen()
         try:
-            return snapshot, self._policy(snapshot)
+            return snapshot, grants.parts_of(snapshot, self._policy, division_of(self.state))
         except ConfigError as error:
             self._note("", "no-room", f"running retrainings were given up: {error.message}")
         for stream in self.state.ordered():
@@ -814,21 +891,24 @@ class BoxEngine:
                 self._drop_training(stream, "its memory no longer fits")
                 stream.done = True
         snapshot = seen()
-        return snapshot, self._policy(snapshot)
+        return snapshot, grants.parts_of(snapshot, self._policy, division_of(self.state))
 
-    def _priced(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, tuple[str, ...]]:
-        """The plan without changes of shares that do not pay, and what people read of it. A fixed split is what it is by definition."""
+    def _priced(self, snapshot: Snapshot, parts: Parts) -> tuple[Parts, tuple[str, ...]]:
+        """The plan without changes of shares that do not pay, each customer's within its part, and what people read of it. A fixed split
+        is what it is by definition."""
         if self._needs.useless:
-            return plan, ()
+            return parts, ()
         held = {
             s.id: pricing.Held(infer_pct=s.infer_pct, train_pct=s.train_pct if s.running is not None else None)
             for s in self.state.ordered()
         }
-        priced = pricing.worth_its_changes(plan, snapshot, held, self.config.change)
-        if not priced.kept:
-            return priced.plan, ()
+        priced = [pricing.worth_its_changes(part.plan, part.snapshot, held, self.config.change) for part in parts]
+        kept = sorted(id for found in priced for id in found.kept)
+        parts = tuple(replace(part, plan=found.plan) for part, found in zip(parts, priced, strict=True))
+        if not kept:
+            return parts, ()
         left = f"in the {snapshot.remaining_s:.0f} s that are left"
-        return priced.plan, (f"shares of {', '.join(priced.kept)} stay: changing them costs more than it brings {left}",)
+        return parts, (f"shares of {', '.join(kept)} stay: changing them costs more than it brings {left}",)
 
     def _apply(self, plan: Plan, snapshot: Snapshot, first: bool) -> None:
         starts: list[Command] = []
@@ -932,11 +1012,11 @@ class BoxEngine:
         """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
         live = [s for s in self.state.ordered() if s.live]
         share_pct = self.state.prep_pct or prep.first_share_pct(self.config, self._needs)
-        even = (self.config.capacity_pct - share_pct) / len(live) if live else 0.0
+        evenly = grants.even_pct([s.id for s in live], self.config.capacity_pct - share_pct, division_of(self.state))
         for stream in live:
-            knob = best_affordable(stream.knobs, even)
+            knob = best_affordable(stream.knobs, evenly[stream.id])
             self._set_knobs(stream, knob.name if knob else None)
-            stream.infer_pct = min(even, knob.demand_pct) if knob else 0.0
+            stream.infer_pct = min(evenly[stream.id], knob.demand_pct) if knob else 0.0
             stream.train_pct = 0.0
         self._emit_shares()
 
@@ -1029,7 +1109,7 @@ def _settle(stream: StreamState, window: int) -> None:
 
 def _is_free(stream: StreamState) -> bool:
     """May a model that another camera trained be judged for this one?"""
-    return stream.live and not (stream.done or stream.running or stream.gating or stream.candidate)
+    return stream.live and stream.learns and not (stream.done or stream.running or stream.gating or stream.candidate)
 
 
 def _split_share(leader: StreamState, judges: list[StreamState]) -> None:

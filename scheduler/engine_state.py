@@ -20,9 +20,11 @@ from scheduler.types import (
     Look,
     Network,
     Observation,
+    Plan,
     RetrainConfig,
     RetrainOption,
     Signature,
+    Snapshot,
     Traits,
 )
 from scheduler.videostorm.allocate import Rules
@@ -32,7 +34,7 @@ from scheduler.videostorm.types import Utility
 OVERLAP_UNTIL_FRAC = 0.8
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
-PrepKind = Literal["reference", "look", "label", "probe", "profile"]
+PrepKind = Literal["reference", "look", "label", "probe", "profile", "reprofile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +235,8 @@ class StreamState:
     quality: float | None = None
     arch: str = ""
     utility: Utility | None = None  # of its queries
+    old_profile: str = ""  # why its knobs are to be profiled anew; "": they are not
+    customer: str = ""  # whose it is, for `BoxState.shares_pct`
     unmet: bool = False  # its quality goal cannot be met now, and that was told
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
@@ -257,6 +261,7 @@ class StreamState:
     reused: str | None = None
     measured: float | None = None  # by this window's labels; `quality` is what is believed
     live: bool = True
+    learns: bool = True
     observations: list[Observation] = field(default_factory=list)
     profiles: list[tuple[RetrainOption, ...]] = field(default_factory=list)
     profiled: int = 0
@@ -359,6 +364,7 @@ class BoxState:
     why: list[str] = field(default_factory=list)  # what made the next plan necessary
     notes: list[str] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
+    shares_pct: tuple[tuple[str, float], ...] = ()  # what customers are sure of on this box, by customer; empty: not divided
 
     def ordered(self) -> list[StreamState]:
         return [self.streams[key] for key in sorted(self.streams)]
@@ -376,3 +382,14 @@ class Checkpoint:
 
     config: EngineConfig
     state: BoxState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A plan with all that it was made from. Kept beside the state, for people (`edge.plan_book`): it decides nothing."""
+
+    at_s: float
+    window: int
+    snapshot: Snapshot
+    plan: Plan
+    reasons: tuple[str, ...]

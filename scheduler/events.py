@@ -40,7 +40,8 @@ class CameraAdded(Event):
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
     retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
     '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`);
-    utility: what quality and lag are worth to those who ask it something, None: as to everybody."""
+    utility: what quality and lag are worth to those who ask it something, None: as to everybody; learns: as in `LearningSwitched`;
+    customer: whose it is (`SharesOrdered`)."""
 
     stream: str
     knobs: tuple[KnobProfile, ...]
@@ -52,6 +53,41 @@ class CameraAdded(Event):
     replaced: str | None = None
     offered: tuple[str, ...] = ()
     arch: str = ""
+    utility: Utility | None = None
+    learns: bool = True
+    customer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesOrdered(Event):
+    """What customers' cameras are sure of from now on: (customer, percent of one GPU on this box), by customer. Empty: nobody has a
+    share of its own, all cameras are planned together (`scheduler.fleet.grants`)."""
+
+    shares_pct: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomerChanged(Event):
+    """A camera is another customer's from now on."""
+
+    stream: str
+    customer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSwitched(Event):
+    """Whether a camera's model learns from now on. One that does not is neither looked at, labelled, profiled nor retrained, and what it
+    has under way is given up; inference, and its share, go on."""
+
+    stream: str
+    learns: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedAnew(Event):
+    """Other things are asked of a camera now. utility: as in `CameraAdded`."""
+
+    stream: str
     utility: Utility | None = None
 
 
@@ -178,6 +214,24 @@ class ProfileDone(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfileOld(Event):
+    """What a stream's knobs are worth was measured too long ago, or of another scene (`scheduler.videostorm.reprofile`), and is to be
+    measured anew when preparation has time. why: for people."""
+
+    stream: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reprofiled(Event):
+    """What a stream's knobs are worth was measured anew, at this cost; what came of it follows as `KnobsMeasured`."""
+
+    job: str
+    stream: str
+    gpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochDone(Event):
     stream: str
     report: EpochReport
@@ -257,6 +311,10 @@ EVENTS: tuple[type[Event], ...] = (
     CameraAdded,
     ModelsOffered,
     CameraRemoved,
+    SharesOrdered,
+    CustomerChanged,
+    LearningSwitched,
+    AskedAnew,
     CameraHealth,
     KnobsMeasured,
     ChangePriced,
@@ -266,6 +324,8 @@ EVENTS: tuple[type[Event], ...] = (
     LookDone,
     ProbeDone,
     ProfileDone,
+    ProfileOld,
+    Reprofiled,
     EpochDone,
     RetrainDone,
     GateDone,

@@ -17,8 +17,10 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.events import Load
+from scheduler.fleet.grants import Division, inference_parts
 from scheduler.pricing import ChangePrice
-from scheduler.videostorm.allocate import allocate
+from scheduler.snapshots import division_of
+from scheduler.videostorm.allocate import Rules, allocate
 from scheduler.videostorm.types import Allocation, Given, Option, Query, Utility
 
 #: A share that is short by less than this many points is enough.
@@ -33,8 +35,25 @@ def reallocated(state: BoxState, config: EngineConfig, loads: Iterable[Load] = (
         return None
     lags_s = {load.stream: load.lag_s for load in loads}
     queries = [_query(s, config, lags_s.get(s.id, 0.0)) for s in state.ordered() if s.live and s.knobs]
-    found = allocate(queries, inference_pct(state, config), rules=config.knob_rules)
+    found = _allocated(queries, inference_pct(state, config), division_of(state), config.knob_rules)
     return found if any(_differs(state.streams[given.query], given) for given in found.given) else None
+
+
+def _allocated(queries: Sequence[Query], total_pct: float, division: Division, rules: Rules) -> Allocation:
+    """Over all cameras, or each customer's within what inference has of its part: what they hold, and of what nobody holds as much as
+    their shares are worth."""
+    if not division.applies([query.id for query in queries]):
+        return allocate(queries, total_pct, rules=rules)
+    held = {query.id: query.current_pct for query in queries}
+    made = {
+        customer: allocate([q for q in queries if division.of(q.id) == customer], pct, rules=rules)
+        for customer, pct in inference_parts(held, total_pct, division).items()
+    }
+    given = {one.query: one for found in made.values() for one in found.given}
+    return Allocation(
+        given=tuple(given[query.id] for query in queries), spare_pct=sum(found.spare_pct for found in made.values()),
+        unmet=tuple(query.id for query in queries if any(query.id in found.unmet for found in made.values())),
+    )  # fmt: skip
 
 
 def seen(state: BoxState, loads: Iterable[Load] = ()) -> Hashable:

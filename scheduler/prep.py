@@ -5,6 +5,7 @@
     label       golden labels; a camera that neither drifted nor has more to learn gets the fewest, and is through
     probe       earlier versions on the held-out labels; a better one serves at once                (`scheduler.reuse`)
     profile     what each retraining would bring; cameras that share one are profiled once          (`scheduler.grouping`)
+    reprofile   what the knobs of one camera are worth, where that has grown old; in the time that the others left
 
 All cameras do one step before any does the next; within a step the camera with least quality comes first, because time may run out.
 Pure: the engine (`scheduler.engine`) changes its state and gives the commands.
@@ -13,13 +14,17 @@ Pure: the engine (`scheduler.engine`) changes its state and gives the commands.
 from __future__ import annotations
 
 from scheduler import drift, grouping, prep_share, reuse
-from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling
+from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
 from scheduler.registry import Needs
 from scheduler.types import RetrainConfig
 
-ORDER: tuple[PrepKind, ...] = ("reference", "look", "label", "probe", "profile")
+ORDER: tuple[PrepKind, ...] = ("reference", "look", "label", "probe", "profile", "reprofile")
+
+
+#: Of the time left, what re-profiling may spend on its search; the rest is for the golden labels that it needs.
+REPROFILE_FRAC = 0.5
 
 
 def chooses(needs: Needs) -> bool:
@@ -32,12 +37,16 @@ def opening(state: BoxState, config: EngineConfig, needs: Needs) -> list[Prep]:
     """The first tasks of a window: looks, or none where nobody looks (labels come next)."""
     if not (chooses(needs) and (config.drift or config.reuse or config.group)):
         return []
-    live = [s for s in state.ordered() if s.live]
+    live = _learning(state)
     behind = [s for s in live if config.drift and _wants_reference(s, state)]
     return [
         *(_look(state, config, s, "reference", s.learned or 0) for s in behind),
         *(_look(state, config, s, "look", state.window - 1) for s in live),
     ]
+
+
+def _learning(state: BoxState) -> list[StreamState]:
+    return [s for s in state.ordered() if s.live and s.learns]
 
 
 def _wants_reference(stream: StreamState, state: BoxState) -> bool:
@@ -67,7 +76,7 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
         return first_share_pct(config, needs)
     seconds, spent_s = state.ends_s - state.opened_s, at_s - state.opened_s
     return prep_share.choose(
-        [_work(s, state, config, needs) for s in live],
+        [_work(s, state, config, needs) for s in live if s.learns],
         [prep_share.Watched(quality=config.prior_quality if s.quality is None else s.quality, knobs=s.knobs) for s in live],
         left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
         quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
@@ -88,8 +97,8 @@ def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
 
 
 def label_tasks(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> tuple[list[Prep], str]:
-    """One labelling per live camera that gets any, and what is to be told when the golden model is too slow for all."""
-    live = [s for s in state.ordered() if s.live]
+    """One labelling per learning camera that gets any, and what is to be told when the golden model is too slow for all."""
+    live = _learning(state)
     if not live:
         return [], ""
     affordable = _affordable_labels(state, config, needs, at_s)
@@ -116,6 +125,8 @@ def _most_promising(tasks: list[Prep], state: BoxState) -> list[Prep]:
 
 
 def wanted_labels(stream: StreamState, config: EngineConfig) -> int:
+    if stream.offered:
+        return config.label_frames  # one window decides: what is not better goes
     if stream.full:
         known = stream.drift if config.drift else None
         settled = drift.settled(stream.gains, min_gain=config.min_gain)
@@ -164,7 +175,10 @@ def more_labels(state: BoxState, config: EngineConfig, stream: StreamState) -> P
 
 
 def is_full(stream: StreamState, config: EngineConfig) -> bool:
-    """Is the camera to be examined in full, or has it neither drifted nor anything more to learn?"""
+    """Is the camera to be examined in full, or has it neither drifted nor anything more to learn? What came from outside
+    is to be judged, and that takes labels."""
+    if stream.offered:
+        return True
     seen = stream.drift
     spared = config.drift and seen is not None and bool(seen.tests) and not seen.drifted
     return not (spared and drift.settled(stream.gains, min_gain=config.min_gain))
@@ -204,6 +218,15 @@ def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:
     return Prep(job=state.job(stream.id, "profile"), stream=stream.id, kind="profile", window=state.window - 1)
+
+
+def reprofiling(state: BoxState) -> list[Prep]:
+    """One camera's whose knobs are to be profiled anew: it takes long, so the others wait for other windows; they take turns."""
+    old = [s for s in state.ordered() if s.live and s.old_profile]
+    if not old:
+        return []
+    stream = old[state.window % len(old)]
+    return [Prep(job=state.job(stream.id, "reprofile"), stream=stream.id, kind="reprofile", window=state.window - 1)]
 
 
 def in_order(state: BoxState, config: EngineConfig) -> list[Prep]:
@@ -267,8 +290,11 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
         return StartProbe(
             job=task.job, stream=task.stream, window=task.window, version=version, candidates=task.candidates
         )  # fmt: skip
-    waiting = 1 + sum(p.kind == "profile" or (config.overlaps and p.kind == "label") for p in state.queue)
     deadline_s = state.opened_s + config.prep_until_frac * (state.ends_s - state.opened_s)
+    if task.kind == "reprofile":
+        left_gpu_s = max(0.0, deadline_s - at_s) * task.share_pct / 100 * state.delivered_frac
+        return StartReprofiling(job=task.job, stream=task.stream, budget_gpu_s=REPROFILE_FRAC * left_gpu_s)
+    waiting = 1 + sum(p.kind == "profile" or (config.overlaps and p.kind == "label") for p in state.queue)
     return StartProfiling(
         job=task.job, stream=task.stream, window=task.window, version=version,
         configs=microprofile.families(kept_configs(state.streams[task.stream], config)), epochs=config.profile_epochs,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from scheduler.belief import quality_of
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
+from scheduler.fleet.grants import Division
 from scheduler.types import Snapshot, StreamView
 
 
@@ -22,15 +23,26 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
 
 
 def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) -> StreamView:
-    running, idle = stream.running, not (stream.done or stream.gating or stream.candidate)
+    running, idle = stream.running, stream.learns and not (stream.done or stream.gating or stream.candidate)
     options = stream.options if idle else ()
     if running is not None:
         options = (replace(running.option, cost_gpu_s=running.left_gpu_s()),)
     return StreamView(
         id=stream.id, quality=quality_of(stream, config), knobs=stream.knobs, retrain=options,
         running=running.option.name if running else None, traits=stream.traits,
-        cached=stream.cached if cached and not stream.done and not stream.candidate else (),
+        cached=stream.cached if cached and stream.learns and not stream.done and not stream.candidate else (),
     )  # fmt: skip
+
+
+def division_of(state: BoxState) -> Division:
+    """Whose the cameras are and what their customers are sure of."""
+    gates: dict[str, float] = {}
+    for stream in state.streams.values():
+        if stream.live and stream.gating:
+            gates[stream.customer] = gates.get(stream.customer, 0.0) + stream.train_pct
+    return Division(
+        shares_pct=dict(state.shares_pct), customers={s.id: s.customer for s in state.streams.values()}, gates_pct=gates
+    )
 
 
 def _gate_pct(state: BoxState, gpu: str | None = None) -> int:

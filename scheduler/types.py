@@ -18,7 +18,8 @@ import numpy as np
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
     """One decoded picture of a stream. image: uint8 (H, W, 3) RGB, masks already burnt in. regions: float32 (N, 4) xyxy px of what
-    moves in it (`streams.motion`), None where nobody looks for movement."""
+    moves in it (`streams.motion`), None where nobody looks for movement. camera_s: when it was taken by the camera's own clock
+    (seconds, the same for everybody who watches it), None: its stream does not tell."""
 
     stream: str
     seq: int
@@ -26,6 +27,7 @@ class Frame:
     captured_utc: float
     image: np.ndarray
     regions: np.ndarray | None = None
+    camera_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3:

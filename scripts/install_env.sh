@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the environment: sh scripts/install_env.sh VENV_FOLDER. Called by `make` when pyproject.toml has changed.
+# Makes the environment: sh scripts/install_env.sh VENV_FOLDER. Called by `make` when pyproject.toml has changed, and by
+# scripts/service.sh, which names what is installed (DRIFTBOX_SPEC: the source tree, without what development needs).
 set -eu
 venv="$1"
 python="${PYTHON:-python3}"
@@ -26,7 +27,11 @@ if ! "$venv/bin/python" -c 'import pip' >/dev/null 2>&1; then
 fi
 
 echo "installing Driftbox and its libraries (about two minutes, once)"
-"$venv/bin/python" -m pip install --disable-pip-version-check --quiet -e '.[dev]'
+if [ -n "${DRIFTBOX_SPEC:-}" ]; then
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --upgrade "$DRIFTBOX_SPEC"
+else
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet -e '.[dev,cluster]'
+fi
 
 # ultralytics asks for opencv-python, which needs libGL and others that bare systems lack; both packages own the same files,
 # so the plain one is removed and the headless one put back whole.

@@ -17,6 +17,8 @@ waits stays unread in the file, and the times of a frame are the file's own, cou
 from __future__ import annotations
 
 import logging
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,13 +34,14 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, redact
 from configs.units import is_camera_id
 from scheduler.types import Frame
 from streams import avio
 from streams.buffer import PacketQueue
 from streams.masks import Mask, burn_in
 from streams.motion import Motion
+from streams.pulse import Pulse, ThreadLook
 from streams.rates import Pace, WantedRate, media_s
 from streams.reconnect import (
     Action,
@@ -55,6 +58,7 @@ from streams.reconnect import (
     Wait,
     Waited,
 )
+from streams.recording import Ring, Tap
 from streams.source import CameraState, CameraStatus
 from streams.url import SourceKind, SourceUrl
 from streams.video import RgbMaker
@@ -72,6 +76,9 @@ _PACKET = Packet()
 #: Packets came for this long and not one picture came out of them: opened anew, with code `codec`.
 UNDECODABLE_S = 3.0
 
+
+#: How long `restart` waits for the old threads.
+RESTART_S = 1.0
 
 #: Formats whose packets come when the picture was taken; the others come as fast as they are read and are paced here.
 _LIVE_FORMATS = frozenset({"rtsp", "mpjpeg", "video4linux2,v4l2"})
@@ -110,15 +117,17 @@ class _Awaited(Enum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Session:
-    """One opening of the source: packets of different sessions never meet in a decoder."""
+    """One opening of the source: packets of different sessions never meet in a decoder. tap: for clips."""
 
     decoder: VideoCodecContext
     fps: float
+    tap: Tap
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Queued:
-    """A packet. times_s: (captured_s, captured_utc). size_bytes 0: no packet but the end of a recording."""
+    """A packet. times_s: (captured_s, captured_utc). size_bytes 0: no packet but the end of a recording. Not frozen, though nothing
+    changes it: that would make each three times as dear, and there is one for every packet of every camera."""
 
     packet: AvPacket
     keyframe: bool
@@ -131,6 +140,7 @@ class _Queued:
 class _Picture:
     frame: VideoFrame
     times_s: tuple[float, float]
+    camera_s: float | None
 
 
 def open_options(url: SourceUrl, *, transport: str) -> tuple[dict[str, str], str | None]:
@@ -196,6 +206,7 @@ class PyavCamera:
         self._height_px = 0
         self._motion: Motion | None = None
         self._rgb = RgbMaker()
+        self._ring: Ring | None = None
         self._asked_s = float("-inf")
         self._newest: Frame | None = None
         self._newest_seen = True  # by somebody
@@ -210,6 +221,9 @@ class PyavCamera:
         self._reading = False
         self._decoding = False
         self._awaited = _Awaited.PACKET
+        self._pulses = {name: Pulse(self._clock.now_s) for name in ("reader", "decoder")}
+        self._lost = 0  # pictures that the libraries could not handle
+        self._lost_why = ""
 
     # --- what the box calls -------------------------------------------------------------------------------------------
 
@@ -226,6 +240,8 @@ class PyavCamera:
                 threading.Thread(target=self._run, args=(previous, stopping, loop), name=f"{name}-{self.id}", daemon=True)
                 for name, loop in (("camera", self._read_loop), ("decode", self._decode_loop))
             ]
+            for pulse in self._pulses.values():
+                pulse.beat()
             # Announced here and not in the thread: who starts a camera sees it connecting, never stopped.
             self._machine.handle(Start(), self._clock.now_s())
         for thread in self._threads:
@@ -250,6 +266,35 @@ class PyavCamera:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, until_s - time.monotonic()))
 
+    def mask(self, masks: Sequence[Mask]) -> None:
+        """See `Camera`. What was decoded with the old ones is not handed out any more."""
+        with self._lock:
+            self._masks = tuple(masks)
+            if self._realtime:
+                self._newest, self._newest_seen = None, True
+
+    def restart(self) -> None:
+        """Ends what can be ended and begins again: for a thread that died or hangs. One that hangs is left behind, and the new ones wait
+        for it."""
+        self.stop(wait_s=RESTART_S)
+        self.start()
+
+    def threads(self) -> tuple[ThreadLook, ...]:
+        """How the two threads are. A reader at the end of its file has not died."""
+        with self._lock:
+            died = [thread.ident is not None and not thread.is_alive() for thread in self._threads] or [False, False]
+            wanted = not self._told_to_stop.is_set()
+            return (
+                ThreadLook(name="reader", alive=not (wanted and self._reading and died[0]), silent_s=self._silent_s("reader")),
+                ThreadLook(
+                    name="decoder", alive=not (wanted and died[1]), silent_s=self._silent_s("decoder"), faults=self._lost,
+                    done=self._decoded, fault=self._lost_why,
+                ),
+            )  # fmt: skip
+
+    def _silent_s(self, name: str) -> float:
+        return 0.0 if self._told_to_stop.is_set() else self._pulses[name].silent_s()
+
     def _wake_all(self) -> None:
         """Lock held."""
         for condition in (self._frames, self._work, self._room):
@@ -268,6 +313,15 @@ class PyavCamera:
             elif self._motion is None:
                 self._motion = Motion()
             self._work.notify_all()
+
+    def record_to(self, ring: Ring | None) -> None:
+        """From the next packet on, packets are copied into the ring, too; what is decoded does not change. None: no more."""
+        self._ring = ring
+
+    @property
+    def ring(self) -> Ring | None:
+        """Where its packets are copied to."""
+        return self._ring
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in.
@@ -360,11 +414,14 @@ class PyavCamera:
 
     def _read_loop(self) -> None:
         action: Action = Open(self._machine.policy.open_timeout_s)
+        pulse = self._pulses["reader"]
         while not isinstance(action, Finish) and not self._stopping.is_set():
             match action:
                 case Open(timeout_s):
+                    pulse.rest(for_s=timeout_s)
                     action = self._session(timeout_s)
                 case Wait(until_s):
+                    pulse.rest(for_s=until_s - self._clock.now_s())
                     self._clock.wait(self._stopping, until_s - self._clock.now_s())
                     action = self._handle(Waited())
         with self._lock:
@@ -412,7 +469,7 @@ class PyavCamera:
             raise
 
     def _read(self, container: InputContainer, stream: VideoStream) -> Action:
-        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream))
+        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream), tap=Tap(stream))
         pace = None if container.format.name in _LIVE_FORMATS else self._new_pace(session.fps)
         with self._lock:
             self._undecoded_since_s = None
@@ -420,8 +477,10 @@ class PyavCamera:
             self._rate.restart(session.fps)
         packets, ours = container.demux(), stream.index
         checked_s = float("-inf")
+        pulse, patience_s = self._pulses["reader"], self._machine.policy.give_up_s
         while not self._stopping.is_set():
             asked_s = self._clock.now_s()
+            pulse.rest(for_s=patience_s)
             packet = next(packets, None)
             if packet is None or (packet.size == 0 and packet.dts is None):
                 break
@@ -431,6 +490,7 @@ class PyavCamera:
                 raise TimeoutError("no video came for too long")
             if packet.stream_index == ours and packet.size:
                 wait_s = pace.wait_s(packet, now_s) if pace is not None else 0.0
+                pulse.rest(for_s=wait_s)
                 if wait_s > 0 and self._clock.wait(self._stopping, wait_s):
                     break
                 self._take(packet, session, pace)
@@ -458,17 +518,30 @@ class PyavCamera:
             shown_s = pace.media_s(packet)
             captured_s, captured_utc = shown_s, captured_utc + shown_s - captured_s
         times_s = (captured_s, captured_utc)
-        packet.opaque = times_s  # comes back on the picture, whatever the decoder's delay
+        packet.opaque = (times_s, camera_time_s(packet))  # comes back on the picture, whatever the decoder's delay
+        self._record(packet, session.tap, times_s)
         self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
+
+    def _record(self, packet: AvPacket, tap: Tap, times_s: tuple[float, float]) -> None:
+        ring = self._ring
+        if ring is None or tap.broken:
+            return
+        try:
+            ring.put(tap.coded(packet, times_s))
+        except Exception:  # whatever clips miss until the stream is opened anew, the camera goes on
+            log.warning("camera %s: its packets cannot be recorded", self.id, exc_info=True)
+            tap.broken = True
 
     def _put(self, item: _Queued) -> None:
         with self._lock:
             while not self._realtime and not self._queue.fits(item) and not self._stopping.is_set():
+                self._pulses["reader"].rest()
                 self._room.wait()
             self._queue.put(item)
             if item.size_bytes:
                 self._captured_s = max(self._captured_s, item.times_s[0])
-                self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=media_s(item.packet))
+                stamp_s = media_s(item.packet) if item.keyframe else None  # of the others nobody asks, and it makes a fraction
+                self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=stamp_s)
                 self._machine.handle(_PACKET, self._clock.now_s())
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
@@ -507,8 +580,9 @@ class PyavCamera:
             batch, alone = self._next_batch()
             try:
                 self._decode(batch, alone=alone)
-            except Exception:
+            except Exception as error:
                 # A picture that the libraries cannot handle costs this picture and nothing else.
+                self._lost, self._lost_why = self._lost + 1, redact(f"{type(error).__name__}: {error}")
                 log.warning("camera %s: a picture was lost", self.id, exc_info=True)
                 self._note_decoded(False)
         with self._lock:
@@ -524,7 +598,9 @@ class PyavCamera:
             batch, alone, wait_s = self._due()
             self._decoding = bool(batch)
             if not batch and not self._stopping.is_set():
+                self._pulses["decoder"].rest(for_s=wait_s)
                 self._work.wait(wait_s)
+            self._pulses["decoder"].beat()
             self._awaited = _Awaited.NOTHING
             return batch, alone
 
@@ -594,6 +670,7 @@ class PyavCamera:
                 captured_utc=captured_utc,
                 image=image,
                 regions=regions,
+                camera_s=picture.camera_s,
             )
             self._decoded += 1
             self._size_px = (picture.frame.width, picture.frame.height)
@@ -604,7 +681,9 @@ class PyavCamera:
     def _wait_until_taken(self) -> None:
         with self._lock:
             while self._newest is not None and not self._stopping.is_set():
+                self._pulses["decoder"].rest()
                 self._work.wait()
+            self._pulses["decoder"].beat()
 
 
 def _decoder(stream: VideoStream) -> VideoCodecContext:
@@ -631,11 +710,21 @@ def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
             decoder.flush_buffers()
     except av.error.FFmpegError:
         return []  # a bad packet; the decoder finds its way again at the next keyframe
-    return [
-        _Picture(frame=frame, times_s=cast(tuple[float, float], frame.opaque or item.times_s))
-        for frame in frames
-        if not frame.is_corrupt
-    ]
+    return [_picture(frame, item) for frame in frames if not frame.is_corrupt]
+
+
+def _picture(frame: VideoFrame, item: _Queued) -> _Picture:
+    times_s, camera_s = cast(tuple[tuple[float, float], float | None], frame.opaque or (item.times_s, None))
+    return _Picture(frame=frame, times_s=times_s, camera_s=camera_s)
+
+
+def camera_time_s(packet: AvPacket) -> float | None:
+    """When a packet's picture was taken by the camera's own clock, from its RTCP sender reports (FFmpeg's "producer reference time");
+    None: the stream has told none (yet)."""
+    if not packet.has_sidedata("prft"):
+        return None
+    found = bytes(packet.get_sidedata("prft"))
+    return struct.unpack_from("<q" if sys.byteorder == "little" else ">q", found)[0] / 1e6 if len(found) >= 8 else None
 
 
 def open_camera(

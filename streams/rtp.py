@@ -1,4 +1,4 @@
-"""RTP payloads for H.264 (RFC 6184) and H.265 (RFC 7798): access units in, packets out. Pure functions, no sockets."""
+"""RTP payloads for H.264 (RFC 6184) and H.265 (RFC 7798): access units in, packets out; sender reports. Pure functions, no sockets."""
 
 from __future__ import annotations
 
@@ -65,3 +65,15 @@ def packetise(data: bytes, *, seq: int, timestamp: int, ssrc: int, codec: str = 
         + part
         for index, part in enumerate(parts)
     ]
+
+
+#: Seconds between the epochs of NTP (1900) and of Unix (1970).
+NTP_UNIX_S = 2_208_988_800
+
+
+def sender_report(*, ssrc: int, utc_s: float, timestamp: int, packets: int, size_bytes: int) -> bytes:
+    """An RTCP sender report (RFC 3550, section 6.4.1): RTP time `timestamp` was `utc_s` on the camera's clock, seconds since 1970."""
+    ntp_s = utc_s + NTP_UNIX_S
+    whole_s = int(ntp_s)
+    numbers = (ssrc, whole_s, int((ntp_s - whole_s) * 2**32), timestamp, packets, size_bytes)
+    return struct.pack(">BBH6I", 0x80, 200, 6, *(number & 0xFFFFFFFF for number in numbers))

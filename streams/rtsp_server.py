@@ -1,6 +1,7 @@
 """A small RTSP/1.0 server on loopback: rendered cameras and looped files, served as a real camera would serve them.
 
-Interleaved TCP and UDP, several viewers a mount, optional Basic or Digest password, no RTCP. A mount is fed by a callable that
+Interleaved TCP and UDP, several viewers a mount, optional Basic or Digest password. Over TCP it tells the camera's time in sender
+reports (RTCP), as cameras do; over UDP it does not. A mount is fed by a callable that
 gives RGB pictures (encoded here, only while somebody watches) or by an H.264 file (remuxed in real time, not encoded again).
 A viewer who joins is sent the group of pictures in progress, so its first picture never waits for the next keyframe.
 
@@ -44,6 +45,8 @@ TRACK = "track0"
 BACKLOG_BYTES = 2_000_000
 #: The group of pictures kept for viewers who join; a longer one is forgotten and they wait for a keyframe.
 GROUP_BYTES = 8_000_000
+#: Media seconds between two sender reports.
+REPORT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,9 @@ class Mount:
         self._group_bytes = 0
         self._seq = secrets.randbelow(1 << 16)
         self._ssrc = secrets.randbits(32)
+        self._zero_utc_s: float | None = None  # when media time 0 was, on this camera's clock
+        self._newest_s, self._reported_s = 0.0, float("-inf")
+        self._packets = self._bytes = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -202,9 +208,31 @@ class Mount:
         packets = rtp.packetise(unit.data, seq=self._seq, timestamp=timestamp, ssrc=self._ssrc, codec=self.feed.codec)
         self._seq = (self._seq + len(packets)) & 0xFFFF
         self._remember(packets, unit.keyframe)
+        report = self._report_if_due(unit.at_s)
+        self._packets, self._bytes = self._packets + len(packets), self._bytes + sum(map(len, packets))
         if self.answering.is_set():
             for viewer in list(self.viewers):
+                if report:
+                    viewer.report(report)
                 viewer.send(packets, keyframe=unit.keyframe)
+
+    def _report_if_due(self, at_s: float) -> bytes:
+        """Every viewer is told the same time for the same picture: that is what a camera's clock is for."""
+        self._newest_s = at_s
+        if self._zero_utc_s is None:
+            self._zero_utc_s = time.time() - at_s
+        if abs(at_s - self._reported_s) < REPORT_S:
+            return b""
+        self._reported_s = at_s
+        return self._report()
+
+    def _report(self) -> bytes:
+        if self._zero_utc_s is None:
+            return b""
+        return rtp.sender_report(
+            ssrc=self._ssrc, utc_s=self._zero_utc_s + self._newest_s, timestamp=round(self._newest_s * rtp.CLOCK_HZ),
+            packets=self._packets, size_bytes=self._bytes,
+        )  # fmt: skip
 
     def _remember(self, packets: list[bytes], keyframe: bool) -> None:
         if keyframe:
@@ -217,6 +245,10 @@ class Mount:
     def join(self, viewer: Viewer) -> None:
         if not self.viewers and isinstance(self.feed, FrameFeed):
             self._group = []  # left over from the last time somebody watched
+        if self._group:
+            viewer.report(self._report())  # first, so that its first picture has a time
+        else:
+            self._reported_s = float("-inf")
         viewer.send(self._group, keyframe=bool(self._group))
         self.viewers.add(viewer)
 
@@ -259,6 +291,12 @@ class Viewer:
         elif self._channel is not None:
             head = bytes([0x24, self._channel])
             transport.write(b"".join(head + len(packet).to_bytes(2, "big") + packet for packet in packets))
+
+    def report(self, packet: bytes) -> None:
+        """A sender report; over UDP viewers get none."""
+        transport = self._writer.transport
+        if packet and self._udp is None and self._channel is not None and not transport.is_closing():
+            transport.write(bytes([0x24, (self._channel + 1) & 0xFF]) + len(packet).to_bytes(2, "big") + packet)
 
     def abort(self) -> None:
         self._writer.transport.abort()

@@ -273,7 +273,7 @@ class SampleStore:
 
     def windows(self, stream: str) -> Numbers:
         """Windows that have samples, in order."""
-        return [w for w, f in self._window_folders(stream) if _seqs(f)]
+        return [w for w, f in self._window_folders(stream) if any(True for _ in _iter_seqs(f))]
 
     def newest_window(self) -> int:
         """The highest window number of any camera; -1 when there is no sample. A box that starts again goes on after it:
@@ -370,25 +370,35 @@ class SampleStore:
     def _over_stream_limits(self) -> set[SampleRef]:
         doomed: set[SampleRef] = set()
         for stream in self.streams():
-            if self._max_windows:
-                doomed |= set(self.list(stream, self.windows(stream)[: -self._max_windows]))
+            if self._max_windows and (old := self.windows(stream)[: -self._max_windows]):
+                doomed |= set(self.list(stream, old))
             if self._max_samples:
                 doomed |= set(self.list(stream)[: -self._max_samples])
         return doomed
 
     def _over_bytes(self, gone: set[SampleRef]) -> set[SampleRef]:
-        if not self._max_bytes:
-            return set()
-        refs = [r for s in self.streams() for r in self.list(s) if r not in gone]
-        sizes = {ref: self._size_bytes(ref) for ref in refs}
-        total_bytes = sum(sizes.values())
+        """The oldest, until the others fit. Mostly they do, and then nothing is listed: this is done all the time, and thousands of
+        names at once would be what the process grows by."""
+        over = self._held_bytes() - sum(map(self._size_bytes, gone)) - self._max_bytes if self._max_bytes else 0
         doomed: set[SampleRef] = set()
-        for ref in sorted(refs, key=lambda r: (r.window, r.seq, r.stream)):
-            if total_bytes <= self._max_bytes:
-                break
-            doomed.add(ref)
-            total_bytes -= sizes[ref]
+        streams = self.streams() if over > 0 else []
+        for window in sorted({w for s in streams for w, _ in self._window_folders(s)}):
+            refs = (r for s in streams for r in self.list(s, [window]) if r not in gone)
+            for ref in sorted(refs, key=lambda r: (r.seq, r.stream)):
+                if over <= 0:
+                    return doomed
+                doomed.add(ref)
+                over -= self._size_bytes(ref)
         return doomed
+
+    def _held_bytes(self) -> int:
+        total = 0
+        for _, folder in (found for stream in self.streams() for found in self._window_folders(stream)):
+            with storage_errors(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(OSError):
+                        total += entry.stat().st_size
+        return total
 
     def _size_bytes(self, ref: SampleRef) -> int:
         total = 0

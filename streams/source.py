@@ -5,12 +5,14 @@ Owner of the states an operator sees. A source never logs or raises a credential
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from configs.errors import StreamErrorCode
 from scheduler.types import Frame
+from streams.masks import Mask
 
 
 class CameraState(StrEnum):
@@ -63,6 +65,9 @@ class Camera(Protocol):
     def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
         """Changes the wanted rate and height while running (0 = as the camera gives). regions: frames say what moves in them
         (`streams.motion`); it costs a few milliseconds a frame, so it is off unless asked for."""
+
+    def mask(self, masks: Sequence[Mask]) -> None:
+        """Burns other privacy masks into every picture from the next one on."""
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""

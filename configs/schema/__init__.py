@@ -8,9 +8,10 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from configs.schema.base import Section, setting
-from configs.schema.box import BoxSection, FleetSection, GpusSection, StorageSection, WebSection
+from configs.schema.box import BoxSection, GpusSection, StorageSection, WebSection
 from configs.schema.cameras import CameraEntry
 from configs.schema.crosscheck import cross_problems
+from configs.schema.fleet import ControllerConfig, FleetSection
 from configs.schema.models import ModelsSection, RetrainEntry
 from configs.schema.planning import SchedulerSection, WindowSection
 from configs.schema.secret import CameraUrl, Secret
@@ -21,6 +22,7 @@ __all__ = [
     "BoxSection",
     "CameraEntry",
     "CameraUrl",
+    "ControllerConfig",
     "FleetSection",
     "GpusSection",
     "ModelsSection",
@@ -50,7 +52,7 @@ class BoxConfig(Section):
     telemetry: TelemetrySection = setting(default_factory=TelemetrySection, text="What the box tells other systems.")
     web: WebSection = setting(default_factory=WebSection, text="The status page.")
     storage: StorageSection = setting(default_factory=StorageSection, text="How much of the disk the box may use.")
-    fleet: FleetSection = setting(default_factory=FleetSection, text="Joining boxes to a fleet.")
+    fleet: FleetSection = setting(default_factory=FleetSection, text="The box as a member of a fleet.")
 
     @model_validator(mode="after")
     def _rules_across_sections(self) -> Self:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from configs.units import is_camera_id
 
 
 class Section(BaseModel):
@@ -61,3 +64,12 @@ def limits_of(metadata: list[Any]) -> str:
         return f"{found['ge']:g} to {found['le']:g}"
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     return ", ".join(f"{words[name]} {value:g}" for name, value in found.items())
+
+
+def checked_id(value: str) -> str:
+    """`value` when it may name folders, topics and addresses."""
+    if not is_camera_id(value):
+        raise PydanticCustomError(
+            "id", "must begin with a lower case letter or a digit; then those, '_' and '-', at most 63 characters"
+        )
+    return value

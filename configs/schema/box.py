@@ -1,15 +1,21 @@
-"""Sections `box`, `gpus`, `web`, `storage`, `fleet`: the box itself and the machine it stands on."""
+"""Sections `box`, `gpus`, `web`, `storage`: the box itself and the machine it stands on."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from configs.schema.base import Section, setting
-from configs.units import is_camera_id
+from configs.schema.base import Section, checked_id, setting
+from configs.schema.media import MediaSection
+
+#: What a certificate and a `Host` header can name.
+HOST_NAME = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
 
 
 class BoxSection(Section):
@@ -26,15 +32,6 @@ class BoxSection(Section):
     @classmethod
     def _names_a_topic(cls, value: str) -> str:
         return checked_id(value)
-
-
-def checked_id(value: str) -> str:
-    """`value` when it may name folders, topics and addresses."""
-    if not is_camera_id(value):
-        raise PydanticCustomError(
-            "id", "must begin with a lower case letter or a digit; then those, '_' and '-', at most 63 characters"
-        )
-    return value
 
 
 class GpusSection(Section):
@@ -121,9 +118,63 @@ class WebSection(Section):
 
     enabled: bool = setting(True, text="Serve the status page.")
     host: str = setting(
-        "127.0.0.1", text="Address to listen on. `0.0.0.0` shows the cameras to the whole network, without login."
+        "127.0.0.1",
+        text="Address to listen on. `0.0.0.0`: the whole network; whoever is in it must sign in, unless `login` is off.",
     )
     port: int = setting(8080, unit="port", ge=1, le=65535, text="TCP port to listen on.")
+    login: bool = setting(
+        True,
+        text="Whether one must sign in (docs/accounts.md). Off: whoever reaches the port may look, and only this machine may change "
+        "something.",
+    )
+    tls: Literal["auto", "off", "own", "given"] = setting(
+        "auto",
+        text="`own`: the box makes its certificate at the first start and renews it. `given`: that of `cert_file`. `auto`: `own`, but "
+        "`off` where `host` is a loopback address.",
+    )
+    cert_file: Path | None = setting(
+        None,
+        text="`tls: given`: the certificate, with those that signed it, as PEM. A newer file is taken up while the box runs.",
+        default_text="none",
+    )
+    key_file: Path | None = setting(None, text="`tls: given`: its private key, as PEM without a password.", default_text="none")
+    hostnames: tuple[str, ...] = setting(
+        (),
+        text="Names of the internet or of a company under which the box is asked: for its certificate, and because requests under "
+        "any other such name are refused. Addresses, this machine's name and names of private networks (`.local`, `.lan`) need none.",
+        max_length=32,
+    )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines can reach the port."""
+        return not (self.host in ("localhost", "::1") or self.host.startswith("127."))
+
+    @property
+    def tls_kind(self) -> Literal["off", "own", "given"]:
+        """What `tls` comes to."""
+        if self.tls == "auto":
+            return "own" if self.is_open else "off"
+        return self.tls
+
+    @field_validator("hostnames")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((name for name in value if HOST_NAME.fullmatch(name) is None), None)
+        if wrong is not None:
+            raise PydanticCustomError(
+                "hostname", "must be names such as box.example: letters, digits, '-' and '.', no scheme or port"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _files_belong_together(self) -> Self:
+        given = self.cert_file is not None or self.key_file is not None
+        if self.tls == "given" and (self.cert_file is None or self.key_file is None):
+            raise PydanticCustomError("tls", "tls given needs both cert_file and key_file")
+        if self.tls != "given" and given:
+            raise PydanticCustomError("tls", "cert_file and key_file are for tls given")
+        return self
 
 
 class StorageSection(Section):
@@ -149,9 +200,14 @@ class StorageSection(Section):
     journal_mib: int = setting(
         256, unit="MiB", ge=1, le=100_000, text="Size of the event journal that `driftbox replay` reads; then it begins anew."
     )
-
-
-class FleetSection(Section):
-    """Joining boxes to a fleet: not in this release."""
-
-    enabled: Literal[False] = setting(False, strict=False, text="Reserved; only `false` is possible in this release.")
+    backup_days: float = setting(
+        1.0,
+        unit="days",
+        ge=0,
+        le=365,
+        text="How often the running box backs itself up: database, serving models, keys. 0: never. `driftbox backup` lists them.",
+    )
+    backups_kept: int = setting(
+        7, unit="back-ups", ge=1, le=1000, text="Back-ups of that kind that are kept; the oldest go first."
+    )
+    media: MediaSection = setting(default_factory=MediaSection, text="How long events, snapshots and clips are kept.")

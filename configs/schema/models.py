@@ -69,11 +69,11 @@ class ModelsSection(Section):
         text="Form in which edge models serve frames: `auto` measures once what is fastest here and agrees with the trained model.",
     )
     serving_build_s: float = setting(
-        90.0,
+        180.0,
         unit="s",
         ge=1,
         le=3600,
-        text="Longest that making a serving form may take; then the model serves as it was trained.",
+        text="Longest that making and checking a serving form may take; then the model serves as it was trained.",
     )
     edge_score_min: float = setting(
         0.25, unit="score", ge=0, le=1, text="Edge detections below this score are not shown or counted."

@@ -252,10 +252,11 @@ class SchedulerSection(Section):
         text="When knobs and inference shares are chosen: with every plan, or also between plans, when the work in the pictures "
         "changes (`seconds`, docs/serving.md). Not for fixed splits.",
     )
-    reprofile: Literal["off", "note"] = setting(
+    reprofile: Literal["off", "note", "auto"] = setting(
         "note",
         text="Say so (`note`) when a camera's profile (`driftbox profile`) has grown old: the scene drifted, or frames have long cost "
-        "more than `reprofile_factor` times what was profiled, or as much less.",
+        "more than `reprofile_factor` times what was profiled, or as much less. `auto`: and profile it anew in the time that "
+        "preparation has left, one camera a window.",
     )
     reprofile_factor: float = setting(
         2.0, unit="ratio", gt=1, le=100, text="From which factor on the cost of a frame is another than was profiled."

@@ -9,8 +9,7 @@ from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from configs.queries import TEMPLATES
-from configs.schema.base import Section, setting
-from configs.schema.box import checked_id
+from configs.schema.base import Section, checked_id, setting
 from configs.units import CLASSES
 
 #: A corner: (x, y) as fractions of width and height, from the upper left.
@@ -85,37 +84,52 @@ class QueryEntry(Section):
     @field_validator("zones")
     @classmethod
     def _polygons(cls, zones: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
-        for name, corners in zones.items():
-            _check_shape("zone", name, corners)
-            if len(corners) < 3:
-                raise PydanticCustomError("zone", "zone {name} needs at least 3 corners", {"name": name})
-            if _area(corners) < LEAST_AREA_FRAC:
-                raise PydanticCustomError("zone", "zone {name} has no area, or its outline crosses itself", {"name": name})
-        return zones
+        return checked_zones(zones)
 
     @field_validator("lines")
     @classmethod
     def _segments(cls, lines: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
-        for name, points in lines.items():
-            _check_shape("line", name, points)
-            if len(points) != 2 or math.dist(*points) < 1e-3:
-                raise PydanticCustomError("line", "line {name} needs two points that are apart", {"name": name})
-        return lines
+        return checked_lines(lines)
 
     @field_validator("classes")
     @classmethod
     def _known_classes(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
-        for name in classes:
-            if name not in CLASSES:
-                raise PydanticCustomError(
-                    "class", "there is no class {name}; known: {known}", {"name": repr(name), "known": ", ".join(CLASSES)}
-                )
-        return classes
+        return checked_classes(classes)
 
     @field_validator("knobs")
     @classmethod
     def _values(cls, knobs: dict[str, tuple[KnobValue, ...]]) -> dict[str, tuple[KnobValue, ...]]:
         return checked_knobs(knobs)
+
+
+def checked_zones(zones: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """`zones` when each is a polygon with an area inside the picture; raises the configuration's error."""
+    for name, corners in zones.items():
+        _check_shape("zone", name, corners)
+        if len(corners) < 3:
+            raise PydanticCustomError("zone", "zone {name} needs at least 3 corners", {"name": name})
+        if _area(corners) < LEAST_AREA_FRAC:
+            raise PydanticCustomError("zone", "zone {name} has no area, or its outline crosses itself", {"name": name})
+    return zones
+
+
+def checked_lines(lines: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """`lines` when each has two points inside the picture that are apart; raises the configuration's error."""
+    for name, points in lines.items():
+        _check_shape("line", name, points)
+        if len(points) != 2 or math.dist(*points) < 1e-3:
+            raise PydanticCustomError("line", "line {name} needs two points that are apart", {"name": name})
+    return lines
+
+
+def checked_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """`classes` when the box knows each; raises the configuration's error."""
+    for name in classes:
+        if name not in CLASSES:
+            raise PydanticCustomError(
+                "class", "there is no class {name}; known: {known}", {"name": repr(name), "known": ", ".join(CLASSES)}
+            )
+    return classes
 
 
 def checked_knobs(knobs: dict[str, tuple[KnobValue, ...]]) -> dict[str, tuple[KnobValue, ...]]:

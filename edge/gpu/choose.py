@@ -160,14 +160,14 @@ def _see_only(uuid: str, environ: MutableMapping[str, str]) -> None:
 
 
 def _on_cpu(gpus: GpusSection, clock: Clock) -> ComputeBackend:
-    from edge.gpu.lanes import CpuDevice, LaneBackend
+    from edge.gpu.lanes import CpuDevice, LaneBackend, usable_cores
     from edge.gpu.none import NoShares
 
     if gpus.backend == "none":
         return NoShares(CpuDevice(clock=clock), capacity_pct=gpus.capacity_pct, clock=clock)
     return LaneBackend(
         capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy, clock=clock, memory_mib=gpus.memory_mib,
-        max_lanes=gpus.max_lanes,
+        max_lanes=gpus.max_lanes, infer_width=usable_cores() + 1,  # one more than cores: it stands ready while another waits
     )  # fmt: skip
 
 

@@ -10,6 +10,10 @@ Latency: jobs with the role `infer` share memory lanes with learning only where 
 learning gives way: while a frame is analysed, learning jobs wait at their next checkpoint or iteration, as long as they can catch up
 (they save tokens meanwhile, `GIVE_WAY_S`). So learning delays a frame by one piece at most, and still gets its share.
 
+Frames take turns: where `infer_width` says so, no more than that many are analysed at a time, and the others wait in the order in which
+they asked. On few cores many models at once only push each other out of the caches and out of Python's lock; one after the other, each
+frame is done sooner. A frame that takes longer than `TURN_S` does not keep the others waiting any more.
+
 A job that holds a lane which others wait for is not paced at its checkpoints: it would keep the lane while it rests. It runs into debt,
 and pays before its next iteration.
 
@@ -26,6 +30,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 from types import TracebackType
 
 from configs.errors import JobCancelled, JobError
@@ -46,6 +51,8 @@ GIVE_WAY_S = 0.15
 HUNG_S = 60.0
 #: A job that asks again sooner than this has not rested, see `scheduler.salus.policies.rejoin`.
 RESTED_S = 0.05
+#: A frame that has been in work for so long does not count among those that others wait for: it hangs, or its model is far too large.
+TURN_S = 1.0
 #: Policies that order the jobs of a lane: they need as many lanes as the device runs pieces at a time, not one for each job.
 ORDERED = ("fair", "rr")
 #: So long a lane is kept for the job that has just left it, if an ordering policy says it is its turn again: it needs a moment to ask.
@@ -156,7 +163,8 @@ class Executor:
     capacity_pct: what may be promised (None: all the device has). mode, of the policy `plan`: 'capped' (a job gets its share, no more)
     or 'work-conserving' (what nobody uses is lent, see `scheduler.pacing`). burst_s: compute a job may save up while the machine is too
     busy to deliver. memory_mib: what the jobs may hold together (None: what the device says). max_lanes: most memory lanes (None: as
-    the policy needs). hung_s, give_way_s: see HUNG_S, GIVE_WAY_S.
+    the policy needs). hung_s, give_way_s: see HUNG_S, GIVE_WAY_S. infer_width: frames that are analysed at a time (None: all that
+    come).
     Thread-safe. Reports reach back 60 s.
     """
 
@@ -174,6 +182,7 @@ class Executor:
         max_lanes: int | None = None,
         hung_s: float = HUNG_S,
         give_way_s: float = GIVE_WAY_S,
+        infer_width: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.device = device
@@ -190,7 +199,11 @@ class Executor:
         self._holders: dict[int, ExecutorLane] = {}  # memory lane -> who is inside an iteration in it
         self._queue: dict[str, ExecutorLane] = {}  # those who want to start an iteration
         self._kept: dict[int, tuple[ExecutorLane, float]] = {}  # memory lane -> (who may come back, until when), see GRACE_S
-        self._infer_running = 0
+        self._frames: dict[str, ExecutorLane] = {}  # cameras' lanes that compute, in the order in which they began
+        self._infer_width = infer_width
+        self._at_gate: dict[
+            str, ExecutorLane
+        ] = {}  # frames that could start but for `infer_width`, in the order in which they asked
         self._opened = 0
         self._faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self._lock = threading.Lock()
@@ -400,6 +413,7 @@ class Executor:
         finally:
             lane._queued = lane._gives_way = False
             self._queue.pop(lane._key, None)
+            self._leave_gate(lane)
 
     def _queue_up(self, lane: ExecutorLane) -> None:
         now_s = self.clock.monotonic_s()
@@ -411,6 +425,16 @@ class Executor:
 
     def _wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
         """Seconds until the lane might have its turn, 0: now, inf: not before something changes (which wakes it)."""
+        wait_s = self._own_wait_s(lane, now_s, iteration=iteration)
+        if self._infer_width is None or lane.role != "infer" or not iteration:
+            return wait_s
+        if wait_s > 0:
+            self._leave_gate(lane)
+            return wait_s
+        return self._gate_s(lane, now_s)
+
+    def _own_wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
+        """The same, but for the other cameras' frames."""
         self._require_open(lane, now_s)
         place = self._tenants.place(lane._key) if iteration else lane._holds
         if place is None:
@@ -460,10 +484,48 @@ class Executor:
     def _give_way_s(self, lane: ExecutorLane) -> float:
         """How long a learning job lets the frames in work go first."""
         rate = self._pacer.rate_pct(lane.job) / 100.0
-        if lane.role == "infer" or not self._infer_running or rate <= 0:
+        if lane.role == "infer" or not self._frames or rate <= 0:
             return 0.0
         missing_s = self.give_way_s - self._pacer.balance_s(lane.job)
         return missing_s / rate if missing_s > EPSILON_S else 0.0  # rounding must not cost a wait that no clock can keep
+
+    def _gate_s(self, lane: ExecutorLane, now_s: float) -> float:
+        """How long a frame that could start lets those before it go first; 0: it starts. It is woken when its turn comes sooner."""
+        self._line_up(lane)
+        if lane in self._next_at_gate(now_s):
+            del self._at_gate[lane._key]  # and nobody is told: it takes the room
+            return 0.0
+        begun_s = [other._alive_s for other in self._frames.values() if now_s - other._alive_s < TURN_S]
+        return max(EPSILON_S, min(begun_s, default=now_s) + TURN_S - now_s)
+
+    def _line_up(self, lane: ExecutorLane) -> None:
+        """One that had to wait for its memory lane first asked before those who came meanwhile, and takes its place among them: at the
+        end of the line it would wait twice, while cameras that have a lane to themselves wait once. No-op for one in the line."""
+        if lane._key in self._at_gate:
+            return
+        overtakes = bool(self._at_gate) and next(reversed(self._at_gate.values()))._ready_since_s > lane._ready_since_s
+        self._at_gate[lane._key] = lane
+        if overtakes:
+            self._at_gate = dict(sorted(self._at_gate.items(), key=lambda item: item[1]._ready_since_s))
+
+    def _next_at_gate(self, now_s: float) -> list[ExecutorLane]:
+        """As many of those who wait as there is room for."""
+        if self._infer_width is None:
+            return []
+        at_work = sum(now_s - lane._alive_s < TURN_S for lane in self._frames.values())
+        return list(islice(self._at_gate.values(), max(0, self._infer_width - at_work)))
+
+    def _leave_gate(self, lane: ExecutorLane) -> None:
+        """It has a reason of its own to wait, or was ended: whoever is next is told."""
+        if self._at_gate.pop(lane._key, None) is not None:
+            self._wake_at_gate(self.clock.monotonic_s())
+
+    def _wake_at_gate(self, now_s: float) -> bool:
+        """Whether somebody was woken."""
+        following = [lane for lane in self._next_at_gate(now_s) if lane._waits]
+        for lane in following:
+            self._notify(lane)
+        return bool(following)
 
     def _others_wait_for(self, place: int) -> bool:
         return any(self._tenants.place(other._key) == place for other in self._queue.values())
@@ -514,7 +576,7 @@ class Executor:
         lane._runs, lane._alive_s, lane._hung = True, now_s, False
         lane._charged_s = lane._seat.used_s()
         if lane.role == "infer":
-            self._infer_running += 1
+            self._frames[lane._key] = lane
         self._pacer.start(lane.job, now_s, iteration=iteration)
 
     def _charge(self, lane: ExecutorLane, now_s: float, *, done: bool) -> None:
@@ -524,8 +586,8 @@ class Executor:
         if done:
             lane._runs = False
             if lane.role == "infer":
-                self._infer_running -= 1
-                if not self._infer_running:
+                self._frames.pop(lane._key, None)
+                if not self._frames:
                     self._wake_those_who_give_way()
         lane._has_used(charged_s)
         lane._alive_s = now_s if done else lane._alive_s
@@ -543,7 +605,10 @@ class Executor:
         following = self._pick(place, now_s) if place is not None and place not in self._holders and self._queue else None
         woken = following is not None and following._waits
         if following is not None and woken:
+            if self._infer_width is not None and following.role == "infer":
+                self._line_up(following)  # now, or the room would be another's before it has woken
             self._notify(following)
+        woken = self._wake_at_gate(now_s) or woken
         if self._pacer.mode == "work-conserving":  # somebody rests: others may start earlier than they thought
             self._wake_all()
         return woken

@@ -150,11 +150,13 @@ class LaneBackend(Executor):
         memory_mib: float | None = None,
         max_lanes: int | None = None,
         hung_s: float = HUNG_S,
+        infer_width: int | None = None,
         clock: Clock | None = None,
         meter: Callable[[], Meter] = TensorMeter,
     ) -> None:
         clock = clock or SystemClock()
         super().__init__(
             CpuDevice(clock=clock, meter=meter), capacity_pct=capacity_pct, mode=mode, policy=policy, burst_s=burst_s,
-            memory_mib=memory_mib, max_lanes=max_lanes or (MAX_LANES if policy == "plan" else None), hung_s=hung_s, clock=clock,
+            memory_mib=memory_mib, max_lanes=max_lanes or (MAX_LANES if policy == "plan" else None), hung_s=hung_s,
+            infer_width=infer_width, clock=clock,
         )  # fmt: skip

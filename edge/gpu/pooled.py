@@ -133,6 +133,7 @@ class PooledBackend:
         self._lanes: dict[str, PassLane] = {}
         self._shares_pct: dict[str, float] = {}
         self._has_seat = False
+        self._learning: set[str] = set()  # jobs that are no cameras'
         self._lock = threading.Lock()
 
     @property
@@ -153,6 +154,11 @@ class PooledBackend:
             self._apply()
             return lane
 
+    def beside(self) -> str:
+        """What computes beside the pool: "learning", "" nothing. From any thread."""
+        with self._lock:
+            return "learning" if any(self._shares_pct.get(job, 0.0) > 0 for job in self._learning) else ""
+
     def charge(self, job: str, compute_s: float) -> None:
         """So much of what the pool computed was for `job`; no-op for one that has no lane any more."""
         with self._lock:
@@ -168,7 +174,9 @@ class PooledBackend:
             if job in self._lanes or job == POOL_JOB:
                 raise ValueError(f"job {job!r} has a lane already")
             if role != "infer":
-                return self._inside.open_lane(job, role=role, need=need)
+                opened = self._inside.open_lane(job, role=role, need=need)
+                self._learning.add(job)
+                return opened
             if job in self._inside.report():
                 raise ValueError(f"job {job!r} has a lane already")
             lane = self._lanes[job] = PassLane(job, self._clock)
@@ -180,6 +188,7 @@ class PooledBackend:
             lane = self._lanes.pop(job, None)
             if lane is None:
                 if job != POOL_JOB:
+                    self._learning.discard(job)
                     self._inside.close_lane(job)
                 return
             lane.end()

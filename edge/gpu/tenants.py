@@ -83,7 +83,7 @@ class Tenants:
 
     def __init__(self, *, capacity_mib: float, max_lanes: int | None) -> None:
         self.table = LaneTable(
-            rules=LaneRules(capacity_mib=capacity_mib, max_lanes=max_lanes, age_limit_s=AGE_LIMIT_S, apart=True)
+            rules=LaneRules(capacity_mib=capacity_mib, max_lanes=max_lanes, age_limit_s=AGE_LIMIT_S, apart=True, spread=True)
         )
         self._tenants: dict[str, _Tenant] = {}
         self._inside: set[str] = set()  # jobs in an iteration in a lane of the table

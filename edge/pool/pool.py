@@ -220,7 +220,9 @@ class Pool:
         call = _Call(model, app, job, score_min, self._lock)
         for image in images:
             self._ids += 1
-            request = Request(id=self._ids, app=app, model=model.name, released_s=now_s, deadline_s=turn.deadline_s)
+            request = Request(
+                id=self._ids, app=app, model=model.name, released_s=now_s, deadline_s=turn.deadline_s, after_s=turn.after_s
+            )
             self._policy.submit(request, now_s)
             asked = self._asked[request.id] = _Asked(call, image, request)
             call.asked.append(asked)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from configs.errors import StorageError
+from edge.profiler.asked import Asked, query_menu_of
 from edge.profiler.profile import CameraProfile, Menu, menu_of, read_profile, refusal
+from edge.queries.base import QuerySpec
 from scheduler.types import KnobProfile
+from scheduler.videostorm.joint import QueryMenu
 from scheduler.videostorm.reprofile import ProfileAge, ReprofileRules, fresh, reviewed
 
 
@@ -100,6 +103,36 @@ class Profiles:
         if found is None or found[0] <= known:
             return None
         return self.menu(camera, at_s=at_s)
+
+    def asked(self, camera: str, specs: Mapping[str, QuerySpec], *, known: Asked | None = None) -> Asked | None:
+        """What the profiles of a camera's queries offer (`driftbox profile CAMERA --query`); None: nothing was written since `known`.
+        Raises StorageError of the disk; a damaged profile, or one that does not fit, is told."""
+        found = {name: self._store.profile(f"{camera}/{name}") for name in specs}
+        versions = {name: one[0] for name, one in found.items() if one is not None}
+        if known is not None and versions == known.versions:
+            return None
+        menus = {name: self._query_menu(camera, spec, found[name]) for name, spec in specs.items()}
+        return Asked(versions=versions, menus={name: menu for name, menu in menus.items() if menu is not None})
+
+    def _query_menu(self, camera: str, spec: QuerySpec, found: tuple[int, str] | None) -> QueryMenu | None:
+        if found is None:
+            return None
+        (version, text), key = found, f"{camera}/{spec.name}"
+        first, self._seen[key] = self._seen.get(key) != version, version
+        try:
+            profile = read_profile(text, subject=key)
+        except StorageError as error:
+            self._refused(camera, f"{error}; the query {spec.name} keeps its settings", first)
+            return None
+        menu, why = query_menu_of(profile, spec), refusal_of(profile, self._watching(camera))
+        if why or menu is None:
+            reason = why or "none of its settings is one that the query may have now"
+            text = (
+                f"the profile of its query {spec.name} (version {version}) is not used: {reason}; run driftbox profile {camera}"
+            )
+            self._refused(camera, text, first)
+            return None
+        return menu
 
     def _refused(self, camera: str, text: str, first: bool) -> None:
         if first:

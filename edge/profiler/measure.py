@@ -179,8 +179,9 @@ class CannotMeasure(DriftboxError):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurer:
     """Measures settings of a query on one clip, one after the other. memory_mib, height_px: of a setting, the memory of the models it
-    needs and the height to which its pictures are reduced (0: not). fps: frames per second that it analyses in the long run, where that
-    is known: a short clip holds a few more of a low rate, and the demand is corrected for that; None: as counted."""
+    needs and the height to which its pictures are reduced (0: not). shown: ids of its nodes that a live box answers from what is shown.
+    fps: frames per second that it analyses in the long run, where that is known: a short clip holds a few more of a low rate, and the
+    demand is corrected for that; None: as counted."""
 
     graph: Graph
     judge: Judge
@@ -188,6 +189,7 @@ class Measurer:
     ledger: Ledger
     memory_mib: Callable[[Setting], float] = lambda setting: 0.0
     height_px: Callable[[Setting], int] = lambda setting: 0
+    shown: Callable[[Setting], Collection[str]] = lambda setting: ()
     fps: Callable[[Setting], float] | None = None
 
     def measure(self, setting: Setting) -> Measured:
@@ -210,9 +212,13 @@ class Measurer:
         option = MeasuredOption(
             name=name, setting=dict(whole), quality=quality, device_s=demand.device_s, cpu_s=demand.cpu_s,
             decode_s=demand.decode_s, memory_mib=self.memory_mib(whole), fps=fps,
-            height_px=self.height_px(whole),
+            height_px=self.height_px(whole), shown_s=min(demand.device_s, self._shown_s(whole, ran)),
         )  # fmt: skip
         return Measured(option=option, demand=demand, new_s=self.where.spent_s(self.ledger.charge(ran)))
+
+    def _shown_s(self, setting: Setting, ran: Ran) -> float:
+        cost = ran.cost(self.shown(setting))
+        return (cost.gpu_s if self.where.on_gpu else cost.cpu_s) / self.graph.clip.seconds
 
     def _rated(self, setting: Setting, ran: Ran) -> tuple[float, Demand]:
         """(frames analysed per second of video, what that needs)."""

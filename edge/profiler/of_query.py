@@ -16,7 +16,7 @@ from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import GoldenJudge, Measurer, Where
 from edge.profiler.profile import CameraProfile, ProfilingCost
 from edge.profiler.profiler import Plan, Told, exhaustive, greedy, silent
-from edge.queries.base import Meter, QuerySpec, Tools, total
+from edge.queries.base import Meter, QuerySpec, Setting, Tools, total
 from edge.queries.registry import build_node, query_spec
 from models.detector import Detector
 from models.serving.cache import machine
@@ -25,6 +25,8 @@ from models.tasks.detection import DETECTION
 
 #: Transforms that ask a model: their work is paid from the camera's share.
 DEAR: tuple[str, ...] = ("detect", "classify", "read")
+#: Those of them that the camera's own model may have answered already (`edge.queries.base.Scene.shown`).
+SHOWN: tuple[str, ...] = ("detect", "classify")
 
 
 @dataclass(kw_only=True)
@@ -36,11 +38,21 @@ class QueryModels:
     picture: np.ndarray
     _loaded: dict[str, Detector] = field(default_factory=dict)
 
-    def of(self, model: str, precision: str) -> Detector:
+    def of(self, model: str) -> Detector:
         if model not in self._loaded:
             detector = self._loaded[model] = self.load(model)
             detector.predict([self.picture])
         return self._loaded[model]
+
+
+def shown_nodes(spec: QuerySpec, setting: Setting) -> tuple[str, ...]:
+    """Nodes that a live box answers from what is shown: they ask no model but the camera's own. `classify` after `detect` asks one."""
+    detected = {node.id for node in spec.nodes if node.transform == "detect"}
+    return tuple(
+        node.id
+        for node in spec.nodes
+        if node.transform in SHOWN and not setting.get(f"{node.id}.model") and not (node.transform == "classify" and detected)
+    )
 
 
 def spec_of_query(config: BoxConfig, camera: str, name: str) -> QuerySpec:
@@ -66,7 +78,7 @@ def profile_query(
     models = QueryModels(load=load, picture=footage.clip.scenes[0].image)
     for knob, values in spec.knobs.items():
         for value in values.values if knob.endswith(".model") else ():
-            models.of(str(value), "")
+            models.of(str(value))
     tools = Tools(camera_id=camera, fps=footage.fps, score_min=scoring.score_min, detector=models.of, classifier=models.of)
     dear = [node.id for node in spec.nodes if node.transform in DEAR]
     graph = Graph(spec, footage.clip, lambda node, values: build_node(node, tools, values), meter=meter, dear=dear)
@@ -81,6 +93,7 @@ def profile_query(
     measurer = Measurer(
         graph=graph, judge=GoldenJudge(golden=golden, task=DETECTION, scoring=scoring), where=where, ledger=Ledger(),
         height_px=lambda setting: next((int(v) for k, v in setting.items() if k.endswith(".height_px")), 0),
+        shown=lambda setting: shown_nodes(spec, setting),
     )  # fmt: skip
     found = exhaustive(measurer, told=told) if plan is None else greedy(measurer, plan, told=told)
     if not found.options:

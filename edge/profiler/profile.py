@@ -37,7 +37,8 @@ class MeasuredOption(_Part):
     seconds of
     the device, and of cores beside it, per second of video; decode_s: the part of cpu_s that decoding takes; memory_mib: of the
     models it
-    needs; fps: frames analysed per second of video; height_px: to which the model's picture is reduced, 0: not."""
+    needs; fps: frames analysed per second of video; height_px: to which the model's picture is reduced, 0: not. shown_s: the part of
+    device_s that nodes take which a live box does not run again, because the camera's own model has answered already."""
 
     name: str
     setting: dict[str, KnobValue] = Field(default_factory=dict)
@@ -48,6 +49,7 @@ class MeasuredOption(_Part):
     memory_mib: float = Field(0.0, ge=0)
     fps: float = Field(0.0, ge=0)
     height_px: int = Field(0, ge=0)
+    shown_s: float = Field(0.0, ge=0)
 
     @property
     def demand(self) -> float:

@@ -247,15 +247,15 @@ def scaled(xyxy: Any, from_px: tuple[int, int], to_px: tuple[int, int]) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Tools:
     """What transforms are built with. camera_id: whose; fps: the rate its frames usually come in; score_min: detections below it are not
-    given. detector: (model name or '' for the camera's own, precision) -> a detector; classifier: the same for crops; both may take
+    given. detector: model name, or '' for the camera's own -> a detector; classifier: the same for crops; both may take
     long the first time and raise WeightsError or UsageError. None: this box gives none. read_text: picture -> texts
     (`edge.queries.text`), None: the usual reader."""
 
     camera_id: str
     fps: float = 5.0
     score_min: float = 0.25
-    detector: Callable[[str, str], Detector] | None = None
-    classifier: Callable[[str, str], Detector] | None = None
+    detector: Callable[[str], Detector] | None = None
+    classifier: Callable[[str], Detector] | None = None
     read_text: Callable[[np.ndarray], Sequence[Any]] | None = None
 
 

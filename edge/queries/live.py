@@ -4,14 +4,15 @@ The worker hands over each frame it has analysed (`on_shown`) and goes on at onc
 frame that was replaced before the thread came to it is counted as skipped. A node that does not come back is noticed when the next frame
 comes, or when somebody asks for the status: its thread is given up, another goes on without it.
 
-What runs here is not under the box's shares: tracks, zones and lines take about a millisecond a frame; what a query costs is measured
-and shown, per node.
+What runs here is not held to a share: tracks, zones and lines take about a millisecond a frame. What a query costs is metered, shown per
+node, and part of what its camera is planned to need (`edge.profiler.asked`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -22,12 +23,18 @@ from edge.clock import Clock
 from edge.inference import Shown
 from edge.pool.turn import Turn, taken
 from edge.queries.base import Cost, KnobValue, Meter, QuerySpec, Scene, Setting, Told, Tools, scene_of
+from edge.queries.carried import QueryStates
 from edge.queries.registry import query_spec
 from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
 from scheduler.videostorm.types import Utility
 
 log = logging.getLogger("driftbox")
 
+
+#: Frames over which a frame's cost is averaged, and fewest to say something.
+COSTS_KEPT, COSTS_LEAST = 64, 16
+#: Most of a frame's time until its deadline that its queries may claim.
+AFTER_FRAC = 0.5
 
 State = Literal["running", "waiting", "resting", "unusable"]
 
@@ -110,10 +117,12 @@ class CameraQueries:
         self.runner = QueryRunner(specs, tools, meter=meter or cpu_meter(clock), clock_s=clock.monotonic_s, rules=self._rules)
         self._changed = threading.Condition()
         self._waiting: Scene | None = None  # the one place for a frame
+        self._stepping = False
         self._thread: threading.Thread | None = None
         self._given_up: list[threading.Thread] = []
         self._stopping = False
         self._lags_s: dict[str, float] = {}
+        self._spent_s: deque[tuple[float, float]] = deque(maxlen=COSTS_KEPT)  # a frame's (CPU of this thread, of the queue)
 
     # --- called by others ---------------------------------------------------------------------------------------------
 
@@ -146,6 +155,25 @@ class CameraQueries:
             full = self._waiting is not None
         return full and any(state.spec.may_lag and not state.reason for state in self.runner.queries.values())
 
+    def pending(self) -> bool:
+        """Whether the last frame was not taken yet."""
+        return self._waiting is not None and not self._stopping
+
+    def hand_over(self, wait_s: float) -> QueryStates | None:
+        """What the queries remember after the last frame, for another box; None: nothing, or their thread does not come round."""
+        with self._changed:
+            return self.runner.carried() if self._changed.wait_for(self._idle, wait_s) else None
+
+    def take_on(self, state: QueryStates, base_s: float, wait_s: float = 1.0) -> list[str]:
+        """See `QueryRunner.take_on`. Before the first frame is told."""
+        with self._changed:
+            if not self._changed.wait_for(self._idle, wait_s):
+                return ["the queries' thread is busy"]
+            return self.runner.take_on(state, base_s)
+
+    def _idle(self) -> bool:
+        return self._waiting is None and not self._stepping
+
     def set_knobs(self, query: str, setting: Setting) -> None:
         """See `QueryRunner.set_knobs`. Raises UsageError, also for a query that is not there."""
         if query not in self.runner.queries:
@@ -159,6 +187,29 @@ class CameraQueries:
     def cost(self) -> Cost:
         """Of all frames so far."""
         return self.runner.cost
+
+    def specs(self) -> dict[str, QuerySpec]:
+        """Those that can run, by name."""
+        return {name: state.spec for name, state in self.runner.queries.items()}
+
+    def frame_cost_s(self, *, with_cpu: bool) -> float | None:
+        """Seconds of compute that a frame takes, mean of the last ones: what models of the box's queue spent for it and, `with_cpu`,
+        this thread. None before the first few."""
+        spent = list(self._spent_s)
+        if len(spent) < COSTS_LEAST:
+            return None
+        return sum(queue_s + (cpu_s if with_cpu else 0.0) for cpu_s, queue_s in spent) / len(spent)
+
+    def after_s(self, patience_s: float) -> float:
+        """What models of the box's queue will need after a frame was answered, as far as it has to fit into the `patience_s` until the
+        frame's own deadline for the queries to keep their lag goal. Never more than `AFTER_FRAC` of them: the frame itself is worth an
+        answer, also where no query can be in time."""
+        spent = [queue_s for _, queue_s in list(self._spent_s)]
+        if len(spent) < COSTS_LEAST:
+            return 0.0
+        goal_s = max((state.spec.lag_goal_s for state in self.runner.queries.values()), default=0.0)
+        needed_s = sum(spent) / len(spent) + patience_s - goal_s
+        return min(max(0.0, needed_s), AFTER_FRAC * patience_s)
 
     def reports(self) -> tuple[QueryReport, ...]:
         """All queries, those that cannot run among them, by name. Returns at once; from any thread."""
@@ -180,6 +231,17 @@ class CameraQueries:
             self._changed.notify_all()
         self._close()
 
+    def is_alive(self) -> bool:
+        """Whether the thread does what it should: it runs, or is not needed."""
+        with self._changed:
+            return self._stopping or self._thread is None or self._thread.is_alive()
+
+    def begin_anew(self) -> None:
+        """The next frame gets another thread; for one that has died."""
+        with self._changed:
+            if self._thread is not None and not self._thread.is_alive():
+                self._thread = None
+
     def join(self, timeout_s: float) -> None:
         thread = self._thread
         if thread is not None:
@@ -190,8 +252,10 @@ class CameraQueries:
     def _run(self) -> None:
         while (scene := self._next()) is not None:
             try:
-                with taken(Turn(deadline_s=self._deadline_s(scene))):
+                began_s = self._clock.thread_cpu_s()
+                with taken(Turn(deadline_s=self._deadline_s(scene))) as turn:
                     outcomes = self.runner.step(scene)
+                self._spent_s.append((self._clock.thread_cpu_s() - began_s, turn.spent_s))
             except GivenUp:
                 return  # another thread goes on
             with self._changed:
@@ -212,9 +276,12 @@ class CameraQueries:
     def _next(self) -> Scene | None:
         """The next frame; None: the end."""
         with self._changed:
+            self._stepping = False
+            self._changed.notify_all()
             while self._waiting is None and not self._stopping:
                 self._changed.wait()
             scene, self._waiting = self._waiting, None
+            self._stepping = scene is not None
             return None if self._stopping else scene
 
     def _tell(self, outcome: Outcome) -> None:

@@ -28,10 +28,9 @@ class QueryModels:
         self._camera_id, self._open = camera_id, open
         self._opened: dict[tuple[str, str], Detector] = {}
 
-    def of(self, task: str) -> Callable[[str, str], Detector]:
-        """What `edge.queries.base.Tools` wants for models of a task. precision is not a choice of live queries: the box serves a model
-        in the form it has found best."""
-        return lambda model, precision: self._of(model, task)
+    def of(self, task: str) -> Callable[[str], Detector]:
+        """What `edge.queries.base.Tools` wants for models of a task. In which form they serve is not a query's choice."""
+        return lambda model: self._of(model, task)
 
     def _of(self, model: str, task: str) -> Detector:
         if (model, task) not in self._opened:

@@ -13,7 +13,22 @@ from typing import Any
 import numpy as np
 
 from configs.units import CLASSES
+from edge.queries import tracker_state
 from edge.queries.base import BaseTransform, KnobValue, Scene, Told, Tools
+from edge.queries.carried import (
+    MOST_TRACKS,
+    WAYS,
+    Crossings,
+    LineSums,
+    SeenTrack,
+    Sided,
+    Stay,
+    Stays,
+    Tracks,
+    Way,
+    ZoneStays,
+    ago,
+)
 from edge.queries.facts import knobs_of, params_of
 from models.evaluate import iou_matrix
 from scheduler.types import Detections
@@ -29,6 +44,8 @@ MIN_FRAMES = 2
 SIDE_FRAMES = 2
 #: An object that leaves a zone for so long has left it.
 GAP_S = 2.0
+#: So many numbers of tracks are known before those that ended are forgotten: a box runs for a year.
+MOST_NUMBERS = 4096
 #: A track of another association is the same object when their boxes overlap so much.
 SAME_IOU = 0.3
 
@@ -84,6 +101,41 @@ class Track(BaseTransform):
         self._tracker, self._numbers = None, {}
         self._taken_over.update(self._seen)
 
+    def carried(self, at_s: float) -> Tracks:
+        """What it remembers after the frame of `at_s`, the newest first where it is too much."""
+
+        def seen(known: Mapping[int, tuple[np.ndarray, float]]) -> list[SeenTrack]:
+            newest = sorted(known.items(), key=lambda item: -item[1][1])[:MOST_TRACKS]
+            return [SeenTrack(number=n, box=box.tolist(), ago_s=ago(at_s, seen_s)) for n, (box, seen_s) in newest]
+
+        tracker = self._tracker
+        inside = None if tracker is None else tracker_state.exported(tracker, str(self.values["association"]), at_s)
+        own = {one.id for one in inside.tracks} if inside is not None else set()
+        return Tracks(
+            next=self._next, last_ago_s=None if self._last_s is None else ago(at_s, self._last_s), seen=seen(self._seen),
+            taken_over=seen(self._taken_over), numbers=[pair for pair in self._numbers.items() if pair[0] in own], tracker=inside,
+        )  # fmt: skip
+
+    def take_on(self, state: Tracks, base_s: float) -> None:
+        """Goes on from another box's state. base_s: when the frame was that it was taken after. ValueError: it is none."""
+        numbers = [one.number for one in (*state.seen, *state.taken_over)] + [number for _, number in state.numbers]
+        if max(numbers, default=0) >= state.next:
+            raise ValueError("a track has a number that was not given yet")
+        self.reset()
+        self._next = state.next
+        self._last_s = None if state.last_ago_s is None else base_s - state.last_ago_s
+
+        def known(of: Sequence[SeenTrack]) -> dict[int, tuple[np.ndarray, float]]:
+            return {one.number: (np.array(one.box, np.float32), base_s - one.ago_s) for one in of}
+
+        self._seen, self._taken_over = known(state.seen), known(state.taken_over)
+        if state.tracker is not None and tracker_state.fits(state.tracker, str(self.values["association"])):
+            tracker = self._made()
+            tracker_state.put_in(state.tracker, tracker, base_s)
+            self._tracker, self._numbers = tracker, dict(state.numbers)
+        else:  # as with another association
+            self._taken_over.update(self._seen)
+
     def _made(self) -> Any:
         import trackers
 
@@ -114,6 +166,8 @@ class Track(BaseTransform):
         for known in (self._seen, self._taken_over):
             for number in [n for n, (_, seen_s) in known.items() if at_s - seen_s > self._lost_s]:
                 del known[number]
+        if len(self._numbers) > MOST_NUMBERS:  # once in a while, not for every frame
+            self._numbers = {theirs: number for theirs, number in self._numbers.items() if number in self._seen}
         return ids
 
     def _number_of_new(self, box: np.ndarray) -> int:
@@ -199,9 +253,13 @@ class Count(_Placed):
 
     def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
         found, _ = self._counted(scene)
-        objects = _objects(found)
-        zones = {name: _tally(found.class_id[zone.trigger(objects)]) for name, zone in self._of_scene(scene).items()}
+        zones = {name: _tally(found.class_id[inside]) for name, inside in self.inside(scene).items()}
         return scene.with_(told={**_tally(found.class_id), "zones": zones})
+
+    def inside(self, scene: Scene) -> dict[str, np.ndarray]:
+        """bool (N,) per zone: which of the counted objects are in it."""
+        objects = _objects(self._counted(scene)[0])
+        return {name: zone.trigger(objects) for name, zone in self._of_scene(scene).items()}
 
 
 def _tally(class_id: np.ndarray) -> dict[str, Any]:
@@ -224,25 +282,61 @@ class Lines(_Placed):
         self.reset()
 
     def reset(self) -> None:
-        self._sums: dict[str, dict[str, Counter[str]]] = {}
+        self._sums: dict[str, dict[Way, Counter[str]]] = {}
         self.interrupt()
 
     def interrupt(self) -> None:
         self._made_for, self._places = None, {}
         self._sides_of: dict[int, float] = {}  # tracks that lines know the side of, and when they were last seen
+        self._sided: dict[str, list[Sided]] = {}  # brought from another box, for lines that are not made yet
+
+    def carried(self, at_s: float) -> Crossings:
+        """What it remembers after the frame of `at_s`."""
+        lines = [
+            LineSums(
+                name=name, sums={way: dict(sums) for way, sums in self._sums.get(name, {}).items()},
+                sided=self._sided.get(name, []) or _sided(self._places.get(name)),
+            )
+            for name in (self.given.get("lines") or {})
+        ]  # fmt: skip
+        newest = sorted(self._sides_of.items(), key=lambda item: -item[1])[:MOST_TRACKS]
+        return Crossings(lines=lines, tracks=[(track, ago(at_s, seen_s)) for track, seen_s in newest])
+
+    def take_on(self, state: Crossings, base_s: float) -> None:
+        """See `Track.take_on`. ValueError also for lines that are not here."""
+        if {line.name for line in state.lines} - set(self.given.get("lines") or {}):
+            raise ValueError("it has lines that are not here")
+        if {name for line in state.lines for sums in line.sums.values() for name in sums} - set(CLASSES):
+            raise ValueError("it has classes that are not here")
+        self.reset()
+        self._sums = {
+            line.name: {"in": Counter(line.sums.get("in")), "out": Counter(line.sums.get("out"))} for line in state.lines
+        }
+        self._sides_of = {track: base_s - ago_s for track, ago_s in state.tracks}
+        self._sided = {line.name: list(line.sided) for line in state.lines}
 
     def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
+        found, _ = self._counted(scene)
+        told = {}
+        for name, crossed in self.crossed(scene).items():
+            sums = self._sums.setdefault(name, {"in": Counter(), "out": Counter()})
+            for way, which in crossed.items():
+                sums[way].update(CLASSES[int(c)] for c in found.class_id[which])
+            told[name] = _crossed(sums)
+        return scene.with_(told={"lines": told})
+
+    def crossed(self, scene: Scene) -> dict[str, dict[Way, np.ndarray]]:
+        """bool (N,) per line and way (in, out): which of the counted objects have crossed it with this frame. Once per frame."""
         found, ids = self._counted(scene)
         ids = np.full(len(found), -1, np.int64) if ids is None else ids
         absent = self._absent(ids, scene.at_s)
-        told = {}
-        for name, line in self._of_scene(scene).items():
-            sums = self._sums.setdefault(name, {"in": Counter(), "out": Counter()})
-            crossed = line.trigger(_with_absent(found, ids, absent, line))
-            for way, which in zip(("in", "out"), crossed, strict=True):
-                sums[way].update(CLASSES[int(c)] for c in found.class_id[which[: len(found)]])
-            told[name] = _crossed(sums)
-        return scene.with_(told={"lines": told})
+        return {
+            name: {
+                way: which[: len(found)]
+                for way, which in zip(WAYS, line.trigger(_with_absent(found, ids, absent, line)), strict=True)
+            }
+            for name, line in self._of_scene(scene).items()
+        }
 
     def _absent(self, ids: np.ndarray, at_s: float) -> list[int]:
         """Tracks that are not seen in this frame and may come back."""
@@ -257,10 +351,37 @@ class Lines(_Placed):
             return supervision.Point(x=at[0] * size_px[0], y=at[1] * size_px[1])
 
         frames = int(self.given.get("min_frames", SIDE_FRAMES))
-        return {
+        made = {
             name: supervision.LineZone(point(ends[0]), point(ends[1]), self._anchors(), minimum_crossing_threshold=frames)
             for name, ends in (self.given.get("lines") or {}).items()
         }
+        sided, self._sided = self._sided, {}
+        for name, known in sided.items():
+            _remember(made[name], known)
+        return made
+
+
+def _sided(line: Any) -> list[Sided]:
+    """The tracks that a line knows the side of; None: it was not made yet."""
+    if line is None:
+        return []
+    known = list(line.crossing_state_history.items())[-MOST_TRACKS:]
+    return [
+        Sided(
+            track=track, sides=list(sides), confirmed=line._confirmed_crossing_side.get(track),
+            absent=line._tracker_frames_absent.get(track, 0),
+        )
+        for track, sides in known
+    ]  # fmt: skip
+
+
+def _remember(line: Any, known: Sequence[Sided]) -> None:
+    for one in known:
+        line.crossing_state_history[one.track].extend(one.sides)
+        if one.confirmed is not None:
+            line._confirmed_crossing_side[one.track] = one.confirmed
+        if one.absent:
+            line._tracker_frames_absent[one.track] = one.absent
 
 
 def _with_absent(found: Detections, ids: np.ndarray, absent: Sequence[int], line: Any) -> Any:
@@ -276,7 +397,7 @@ def _with_absent(found: Detections, ids: np.ndarray, absent: Sequence[int], line
     return _objects(padded, np.concatenate([ids, np.array(absent, np.int64)]))
 
 
-def _crossed(sums: Mapping[str, Counter[str]]) -> Told:
+def _crossed(sums: Mapping[Way, Counter[str]]) -> Told:
     told: dict[str, Any] = {way: sum(counter.values()) for way, counter in sums.items()}
     return {**told, "classes": {way: dict(sorted(counter.items())) for way, counter in sums.items()}}
 
@@ -326,6 +447,35 @@ class Dwell(_Placed):
         self._made_for = None
         for stays in self._stays.values():
             stays.leave(math.inf, gap_s=0.0, least_s=self._least_s)
+
+    def carried(self, at_s: float) -> Stays:
+        """What it remembers after the frame of `at_s`."""
+        return Stays(
+            zones=[
+                ZoneStays(
+                    name=name, visits=stays.visits, stayed_s=stays.stayed_s, longest_s=stays.longest_s,
+                    inside=[
+                        Stay(track=track, since_ago_s=ago(at_s, since_s), seen_ago_s=ago(at_s, stays.seen_s[track]))
+                        for track, since_s in list(stays.since_s.items())[-MOST_TRACKS:]
+                    ],
+                )
+                for name, stays in self._stays.items()
+            ]
+        )  # fmt: skip
+
+    def take_on(self, state: Stays, base_s: float) -> None:
+        """See `Track.take_on`. ValueError also for zones that are not here."""
+        if {zone.name for zone in state.zones} - set(self.given.get("zones") or {}):
+            raise ValueError("it has zones that are not here")
+        self.reset()
+        self._stays = {
+            zone.name: _Stays(
+                since_s={stay.track: base_s - stay.since_ago_s for stay in zone.inside},
+                seen_s={stay.track: base_s - stay.seen_ago_s for stay in zone.inside},
+                visits=zone.visits, stayed_s=zone.stayed_s, longest_s=zone.longest_s,
+            )
+            for zone in state.zones
+        }  # fmt: skip
 
     def process(self, scene: Scene, others: Sequence[Scene]) -> Scene:
         found, ids = self._counted(scene)

@@ -12,11 +12,14 @@ once again it rests twice as long.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from configs.errors import JobCancelled, redact
 from edge.pool.turn import TooLate
@@ -34,6 +37,7 @@ from edge.queries.base import (
     node_keys,
     scene_of,
 )
+from edge.queries.carried import Crossings, NodeState, QueryStates, Stays, Tracks
 from edge.queries.checks import Nonsense, checked
 from edge.queries.registry import build_node, transform_class
 
@@ -93,12 +97,13 @@ class NodeStat:
 class _Cell:
     """A node that runs for one or more queries. What is to be done to its transform is done by the thread that runs it, guarded like
     everything a stranger's code does. transform None: it is built when it is first needed; twin_of: its state comes from there; pending:
-    knobs to be told; interrupted: the stream was."""
+    knobs to be told; interrupted: the stream was; carries: its memory can go to another box."""
 
     key: str
     node: NodeSpec
     values: dict[str, KnobValue]
     stateful: bool
+    carries: bool = False
     transform: Transform | None = None
     twin_of: _Cell | None = None
     pending: dict[str, KnobValue] = field(default_factory=dict)
@@ -208,8 +213,8 @@ class QueryRunner:
             return same
         if any(c is cell for name, cells in self._cells.items() for other, c in cells.items() if (name, other) != (query, id)):
             cell = _Cell(
-                key=cell.key, node=cell.node, values=cell.values, stateful=cell.stateful, twin_of=cell, pending=dict(cell.pending),
-                interrupted=cell.interrupted,
+                key=cell.key, node=cell.node, values=cell.values, stateful=cell.stateful, carries=cell.carries, twin_of=cell,
+                pending=dict(cell.pending), interrupted=cell.interrupted,
             )  # fmt: skip
         cell.pending |= {name: value for name, value in values.items() if cell.values[name] != value}
         cell.key, cell.values = key, values
@@ -221,6 +226,51 @@ class QueryRunner:
     def cells(self) -> int:
         """How many nodes really run, whatever number of queries shares them."""
         return len({id(cell) for cell in self._all_cells()})
+
+    # --- on another box -----------------------------------------------------------------------------------------------
+
+    def carried(self) -> QueryStates | None:
+        """What the queries remember after the last frame; None: there was none. A package's own transforms are not in it. Not while
+        `step` runs."""
+        if self._size_px is None or self._last_s is None:
+            return None
+        nodes: dict[str, list[NodeState]] = {}
+        for name, cells in self._cells.items():
+            shape, nodes[name] = shapes(self.queries[name].spec), []
+            for id, cell in cells.items():
+                transform: object = (cell.twin_of or cell).transform
+                if isinstance(transform, Carrying):
+                    nodes[name].append(NodeState(id=id, shape=shape[id], state=transform.carried(self._last_s)))
+        return QueryStates(size_px=self._size_px, nodes=nodes)
+
+    def take_on(self, state: QueryStates, base_s: float) -> list[str]:
+        """Goes on from another box's state, before the next frame; what begins anew, in words. base_s: when the frame was, by our
+        clock, that the state was taken after. Not while `step` runs."""
+        anew, done = list[str](), set[_Cell]()
+        with self._lock:
+            self._size_px, self._last_s = state.size_px, base_s
+            for name, query in self.queries.items():
+                shape, given = shapes(query.spec), {node.id: node for node in state.nodes.get(name, ())}
+                for id, cell in self._cells[name].items():
+                    if not cell.carries or cell in done:
+                        continue
+                    done.add(cell)
+                    node = given.get(id)
+                    why = "nothing came of it" if node is None else "it was asked otherwise" if node.shape != shape[id] else ""
+                    if node is not None and not why:
+                        why = self._taken_on(cell, node, base_s)
+                    anew += [f"{name}.{id}: {why}"] if why else []
+        return anew
+
+    def _taken_on(self, cell: _Cell, node: NodeState, base_s: float) -> str:
+        try:
+            transform = build_node(cell.node, self._tools, cell.values)
+            assert isinstance(transform, Carrying)
+            transform.take_on(node.state, base_s)
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            return said_of(error)
+        cell.transform, cell.twin_of, cell.pending, cell.interrupted = transform, None, {}, False
+        return ""
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -423,8 +473,30 @@ class QueryRunner:
             }  # fmt: skip
 
 
+@runtime_checkable
+class Carrying(Protocol):
+    """A transform whose memory can go to another box."""
+
+    def carried(self, at_s: float) -> Tracks | Crossings | Stays: ...
+
+    def take_on(self, state: Any, base_s: float) -> None:
+        """ValueError: it is none of this transform's, or of another place."""
+
+
+def shapes(spec: QuerySpec) -> dict[str, str]:
+    """What each node asks, with all before it, whatever their knobs are: two nodes of one shape can go on with each other's state."""
+    found: dict[str, str] = {}
+    for id in spec.order:
+        node = spec.node(id)
+        text = json.dumps([node.transform, dict(node.params), [found[i] for i in node.inputs]], sort_keys=True, default=str)
+        found[id] = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return found
+
+
 def _new_cell(node: NodeSpec, key: str, values: dict[str, KnobValue]) -> _Cell:
-    return _Cell(key=key, node=node, values=values, stateful=transform_class(node.transform).stateful)
+    kind = transform_class(node.transform)
+    carries = all(hasattr(kind, name) for name in ("carried", "take_on"))
+    return _Cell(key=key, node=node, values=values, stateful=kind.stateful, carries=carries)
 
 
 def _values(spec: QuerySpec, id: str, setting: Setting) -> dict[str, KnobValue]:

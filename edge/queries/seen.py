@@ -122,7 +122,7 @@ class Detect(BaseTransform):
     def _model(self) -> Detector:
         if self.tools.detector is None:
             raise EnvironmentLacking("this box gives queries no detector", subject=self.tools.camera_id)
-        return self.tools.detector(str(self.values["model"]), str(self.values["precision"]))
+        return self.tools.detector(str(self.values["model"]))
 
 
 class Classify(BaseTransform):
@@ -161,7 +161,7 @@ class Classify(BaseTransform):
             return Detections.empty()
         if self.tools.classifier is None:
             raise EnvironmentLacking("this box gives queries no classifier", subject=self.tools.camera_id)
-        model = self.tools.classifier(str(self.values["model"]), str(self.values["precision"]))
+        model = self.tools.classifier(str(self.values["model"]))
         picture = Picture(image=scene.image, regions=scaled(boxes, scene.size_px, _size(scene.image)))
         found = CLASSIFICATION.predict(model, [picture], score_min=_score_min(self))[0]
         return Detections(xyxy=np.asarray(boxes, np.float32), score=found.score, class_id=found.class_id)

@@ -4,6 +4,7 @@
     samples/<camera>/<window>/      see `streams.samples`
     models/<camera>/<version>/      files of one model version, manifest.json among them
     events/                         the journal, see `edge.journal`
+    media/<camera>/<day>/           snapshots and clips, see `edge.media.folder`
     exports/
     .lock                           held while a box runs; the number in it is its process id
     .files.lock                     held while version folders are made, copied out or removed, by the box or a command
@@ -84,6 +85,10 @@ class DataFolder:
     @property
     def events_dir(self) -> Path:
         return self.root / "events"
+
+    @property
+    def media_dir(self) -> Path:
+        return self.root / "media"
 
     @property
     def exports_dir(self) -> Path:

@@ -1,4 +1,5 @@
-"""What the box remembers, in SQLite: cameras, model versions and which one serves, windows, quality, notes, the MQTT outbox.
+"""What the box remembers, in SQLite: cameras, model versions and which one serves, windows, quality, notes. Other areas' tables have a
+module each beside this one, the outbox of MQTT in `edge/store/outbox.py`, say.
 
 One connection and one lock: one writer at a time, from any thread. WAL, so that other processes may read meanwhile. What a
 power cut must not undo (a model swap) is committed with `synchronous=FULL`; the rest may lose its last second.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +25,8 @@ from sqlite_utils import Database
 from configs.errors import StorageError, redact
 from configs.files import corrupt, storage_errors
 from edge.gpu.base import ShareReport
+from edge.software import software_version
+from edge.store import backup
 from edge.store.migrations import migrations
 from scheduler.types import ModelVersion, Observation, WindowOutcome
 
@@ -88,25 +92,14 @@ class StoredNote:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutboxMessage:
-    id: int
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    queued_utc: float
-
-
 class Store:
     """The database of one data folder. Raises StorageError from every method.
 
-    outbox_max: messages the outbox keeps; the oldest are dropped first. max_page_count: limit of the file in pages (tests).
+    max_page_count: limit of the file in pages (tests).
     """
 
-    def __init__(self, path: Path, *, outbox_max: int = 10_000, max_page_count: int | None = None) -> None:
+    def __init__(self, path: Path, *, max_page_count: int | None = None) -> None:
         self.path = path
-        self._outbox_max = outbox_max
         self._lock = threading.RLock()
         self._seen: int | None = None  # SQLite's data_version when others' changes were asked for last
         with storage_errors(path):
@@ -132,16 +125,16 @@ class Store:
     def put_camera(self, camera: str, config: Mapping[str, Any], at_utc: float) -> None:
         """Adds a camera or replaces its configuration, which must hold no secret: URLs are redacted once more here."""
         text = redact(json.dumps(dict(config), sort_keys=True))
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO cameras VALUES (?, ?, ?)", (camera, text, at_utc))
 
     def remove_camera(self, camera: str) -> None:
         """Forgets a camera's configuration; its models stay, and serve again when it comes back."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM cameras WHERE id = ?", (camera,))
 
     def cameras(self) -> dict[str, dict[str, Any]]:
-        return {row["id"]: json.loads(row["config"]) for row in self._rows("SELECT * FROM cameras ORDER BY id")}
+        return {row["id"]: json.loads(row["config"]) for row in self.rows("SELECT * FROM cameras ORDER BY id")}
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -161,7 +154,7 @@ class Store:
             version.id, version.stream, version.parent, version.arch, version.sha256, version.quality,
             state.value, reason, at_utc, json.dumps(dict(config or {}), sort_keys=True),
         )  # fmt: skip
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             if db.execute("SELECT 1 FROM models WHERE id = ?", (version.id,)).fetchone():
                 raise ValueError(f"model {version.id} is recorded already")
             db.execute(
@@ -175,7 +168,7 @@ class Store:
         KeyError: no such model; ValueError: not allowed from its state (`ALLOWED`)."""
         if state in (ModelState.SERVING, ModelState.CANDIDATE):
             raise ValueError(f"a model becomes {state} by Store.serve or Store.add_model")
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             self._move(db, model, state, reason, quality)
             db.execute("DELETE FROM serving WHERE version = ?", (model,))
 
@@ -185,7 +178,7 @@ class Store:
         """Makes a model the one that serves its stream, in one durable step; returns the id of the one it replaces.
         The old one becomes 'retired' - or 'rejected' when reject_previous says why it must not serve again. Serving what serves
         already changes nothing. KeyError, ValueError as above."""
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             stream = self._model_row(db, model)["stream"]
             row = db.execute("SELECT version FROM serving WHERE stream = ?", (stream,)).fetchone()
             previous = None if row is None else str(row["version"])
@@ -202,13 +195,13 @@ class Store:
 
     def replaced(self, stream: str) -> str | None:
         """The version that the stream's serving one replaced; None: there was none, or it must not serve again."""
-        rows = self._rows("SELECT replaced FROM serving WHERE stream = ?", (stream,))
+        rows = self.rows("SELECT replaced FROM serving WHERE stream = ?", (stream,))
         return rows[0]["replaced"] if rows else None
 
     def reject_unless_used(self, model: str, *, reason: str, though_pinned: bool = False) -> bool:
         """Rejects a model that does not serve and is not pinned; False: it serves by now, or is rejected already, and stays as it is.
         What is to be removed is asked for in the same step that forbids to serve it. KeyError: no such model."""
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             row = self._model_row(db, model)
             used = row["state"] in (ModelState.SERVING, ModelState.REJECTED)
             if used or (row["pinned"] and not though_pinned):
@@ -218,7 +211,7 @@ class Store:
 
     def pin(self, model: str, pinned: bool) -> None:
         """A pinned model's files are kept whatever comes. KeyError: no such model."""
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             self._model_row(db, model)
             db.execute("UPDATE models SET pinned = ? WHERE id = ?", (int(pinned), model))
 
@@ -229,12 +222,12 @@ class Store:
             "DELETE FROM models WHERE stream = :stream AND state = 'rejected' AND pinned = 0 AND rowid <="
             " (SELECT rowid FROM models WHERE stream = :stream ORDER BY rowid DESC LIMIT 1 OFFSET :keep)"
         )
-        with self._transaction() as db:
+        with self.transaction() as db:
             return db.execute(sql, {"stream": stream, "keep": max(1, keep)}).rowcount
 
     def changed_by_others(self) -> bool:
         """Has another connection (`driftbox models ...`) committed something since this was asked last? Costs microseconds."""
-        seen = int(self._rows("PRAGMA data_version")[0][0])
+        seen = int(self.rows("PRAGMA data_version")[0][0])
         before, self._seen = self._seen, seen
         return before != seen
 
@@ -242,12 +235,12 @@ class Store:
         """The serving version of every stream that has one, or of `stream` alone."""
         where, values = ("WHERE s.stream = ?", [stream]) if stream is not None else ("", [])
         sql = f"SELECT m.* FROM serving s JOIN models m ON m.id = s.version {where} ORDER BY s.stream"
-        rows = self._rows(sql, values)
+        rows = self.rows(sql, values)
         return {row["stream"]: _version(row) for row in rows}
 
     def model(self, model: str) -> StoredModel:
         """KeyError: no such model."""
-        rows = self._rows("SELECT * FROM models WHERE id = ?", (model,))
+        rows = self.rows("SELECT * FROM models WHERE id = ?", (model,))
         if not rows:
             raise KeyError(model)
         return _stored_model(rows[0])
@@ -255,7 +248,7 @@ class Store:
     def models(self, stream: str | None = None, *, newest: int = -1) -> list[StoredModel]:
         """Versions, oldest first (in the order they were added: the wall clock may jump). newest: only so many; -1: all."""
         where, values = ("WHERE stream = ?", [stream]) if stream is not None else ("", [])
-        rows = self._rows(f"SELECT * FROM models {where} ORDER BY rowid DESC LIMIT ?", [*values, newest])
+        rows = self.rows(f"SELECT * FROM models {where} ORDER BY rowid DESC LIMIT ?", [*values, newest])
         return [_stored_model(r) for r in reversed(rows)]
 
     # --- windows, quality, notes --------------------------------------------------------------------------------------
@@ -263,7 +256,7 @@ class Store:
     def add_window(self, outcome: WindowOutcome, *, opened_utc: float, closed_utc: float) -> None:
         """Records how a window went; recording it twice keeps the newer."""
         text = json.dumps(asdict(outcome), sort_keys=True)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)", (outcome.window, opened_utc, closed_utc, text))
 
     def add_shares(self, window: int, shares: Sequence[ShareReport]) -> None:
@@ -271,12 +264,12 @@ class Store:
         rows = [
             (window, s.job, s.promised_pct, s.received_pct, s.backlogged_frac, s.iterations, s.span_s) for s in shares
         ]  # fmt: skip
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO window_shares VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def shares(self, window: int) -> tuple[ShareReport, ...]:
         """What each job was promised and received in a window, by job; empty for a window that was not recorded."""
-        rows = self._rows("SELECT * FROM window_shares WHERE window = ? ORDER BY job", (window,))
+        rows = self.rows("SELECT * FROM window_shares WHERE window = ? ORDER BY job", (window,))
         return tuple(
             ShareReport(
                 job=row["job"], promised_pct=row["promised_pct"], received_pct=row["received_pct"],
@@ -287,7 +280,7 @@ class Store:
 
     def windows(self, limit: int = 100) -> list[StoredWindow]:
         """The newest `limit` windows, oldest first."""
-        rows = self._rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
+        rows = self.rows("SELECT * FROM windows ORDER BY window DESC LIMIT ?", (limit,))
         return [_window(row) for row in reversed(rows)]
 
     def observations(self, *, windows: int = 200) -> dict[str, tuple[Observation, ...]]:
@@ -300,11 +293,11 @@ class Store:
 
     def next_window(self) -> int:
         """The number after the last recorded window; 0 in a new database."""
-        return int(self._rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
+        return int(self.rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
 
     def add_quality(self, stream: str, at_utc: float, value: float, *, kind: str, version: str = "") -> None:
         """Records a measurement (0-1). kind: what was measured, 'f1', say; version: of which model."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO quality (stream, at_utc, value, kind, version) VALUES (?, ?, ?, ?, ?)",
                 (stream, at_utc, value, kind, version),
@@ -312,7 +305,7 @@ class Store:
 
     def quality(self, stream: str, *, kind: str | None = None, limit: int = 500) -> list[QualityPoint]:
         """The newest `limit` points of a stream, oldest first (in the order they were added: the wall clock may jump)."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT stream, at_utc, value, kind, version FROM quality"
             " WHERE stream = ? AND (? IS NULL OR kind = ?) ORDER BY id DESC LIMIT ?",
             (stream, kind, kind, limit),
@@ -321,20 +314,23 @@ class Store:
 
     def add_note(self, at_utc: float, code: str, text: str, *, stream: str = "") -> None:
         """An incident or remark for people; redacted here."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO notes (at_utc, stream, code, text) VALUES (?, ?, ?, ?)", (at_utc, stream, code, redact(text))
             )
 
-    def notes(self, limit: int = 200) -> list[StoredNote]:
-        """The newest `limit` notes, oldest first."""
-        rows = self._rows("SELECT at_utc, stream, code, text FROM notes ORDER BY id DESC LIMIT ?", (limit,))
+    def notes(self, limit: int = 200, *, stream: str | None = None) -> list[StoredNote]:
+        """The newest `limit` notes, oldest first; only those of `stream`, when it is named."""
+        rows = self.rows(
+            "SELECT at_utc, stream, code, text FROM notes WHERE (? IS NULL OR stream = ?) ORDER BY id DESC LIMIT ?",
+            (stream, stream, limit),
+        )
         return [StoredNote(**dict(row)) for row in reversed(rows)]
 
     def prune(self, *, windows: int = 10_000, quality_points: int = 200_000, notes: int = 10_000) -> int:
         """Keeps the newest rows of each table; how many were removed. Models and cameras are never pruned here."""
         keep = (("windows", "window", windows), ("quality", "id", quality_points), ("notes", "id", notes))
-        with self._transaction() as db:
+        with self.transaction() as db:
             # As old as the windows they belong to; those of windows that were never recorded go by the same limit.
             db.execute("DELETE FROM window_shares WHERE window <= (SELECT max(window) FROM window_shares) - ?", (windows,))
             return sum(
@@ -350,7 +346,7 @@ class Store:
     def add_profile(self, camera: str, body: str, at_utc: float, *, keep: int = 10) -> int:
         """A camera's new resource-quality profile (`edge.profiler`, JSON); its version, which rises. Older ones than the newest `keep`
         of the camera go."""
-        with self._transaction(durable=True) as db:
+        with self.transaction(durable=True) as db:
             values = (camera, at_utc, body)
             version = db.execute("INSERT INTO profiles (camera, created_utc, body) VALUES (?, ?, ?)", values).lastrowid
             db.execute(
@@ -363,38 +359,12 @@ class Store:
 
     def profile(self, camera: str) -> tuple[int, str] | None:
         """(version, body) of a camera's newest profile; None: it has none."""
-        rows = self._rows("SELECT version, body FROM profiles WHERE camera = ? ORDER BY version DESC LIMIT 1", (camera,))
+        rows = self.rows("SELECT version, body FROM profiles WHERE camera = ? ORDER BY version DESC LIMIT 1", (camera,))
         return (int(rows[0]["version"]), str(rows[0]["body"])) if rows else None
-
-    # --- outbox -------------------------------------------------------------------------------------------------------
-
-    def outbox_put(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, at_utc: float) -> int:
-        """Queues a message; returns how many old ones were dropped to keep within `outbox_max`."""
-        with self._transaction() as db:
-            db.execute(
-                "INSERT INTO outbox (topic, payload, qos, retain, queued_utc) VALUES (?, ?, ?, ?, ?)",
-                (topic, payload, qos, int(retain), at_utc),
-            )
-            return db.execute(
-                "DELETE FROM outbox WHERE id <= (SELECT id FROM outbox ORDER BY id DESC LIMIT 1 OFFSET ?)", (self._outbox_max,)
-            ).rowcount
-
-    def outbox_peek(self, limit: int = 100) -> list[OutboxMessage]:
-        """The oldest `limit` messages; they stay until `outbox_ack`."""
-        rows = self._rows("SELECT * FROM outbox ORDER BY id LIMIT ?", (limit,))
-        return [OutboxMessage(**(dict(row) | {"retain": bool(row["retain"])})) for row in rows]
-
-    def outbox_ack(self, ids: Sequence[int]) -> None:
-        """Removes messages that the broker has acknowledged."""
-        with self._transaction() as db:
-            db.executemany("DELETE FROM outbox WHERE id = ?", [(i,) for i in ids])
-
-    def outbox_len(self) -> int:
-        return int(self._rows("SELECT count(*) AS n FROM outbox")[0]["n"])
 
     def check(self) -> None:
         """Invariants: every stream's serving row names a serving model of that stream, and every serving model has its row."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT m.id, m.stream, m.state, s.stream AS row_stream FROM models m LEFT JOIN serving s ON s.version = m.id"
             " WHERE m.state = 'serving' OR s.stream IS NOT NULL"
         )
@@ -418,7 +388,16 @@ class Store:
         library = Database(db, execute_plugins=False)
         # Looked at first: a start without news must not write, so that a full disk does not keep the box from starting.
         if migrations.pending(library):
+            self._keep_as_it_was()
             migrations.apply(library)
+
+    def _keep_as_it_was(self) -> None:
+        """Before the tables change, what is there is backed up; without room for that nothing is changed."""
+        if not backup.applied_steps(self._db) or self.path.name != backup.DATABASE:
+            return
+        root = self.path.parent
+        backup.make_backup(root, reason=backup.UPGRADE, at_utc=time.time(), software=software_version())
+        backup.prune(root, reason=backup.UPGRADE)
 
     def _check_whole(self) -> None:
         finding = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -426,18 +405,18 @@ class Store:
             raise corrupt(str(self.path), finding.splitlines()[0])
 
     def _check_not_newer(self) -> None:
-        known = {m.name for m in migrations.pending(Database(memory=True))}
-        applied = {m.name for m in migrations.applied(Database(self._db, execute_plugins=False))}
-        if applied - known:
+        newer = backup.applied_steps(self._db) - backup.known_steps()
+        if newer:
             raise StorageError(
-                f"{self.path} was written by a newer version of driftbox ({', '.join(sorted(applied - known))})",
+                f"{self.path} was written by a newer version of driftbox ({', '.join(sorted(newer))})",
                 subject=str(self.path),
                 code="newer",
-                remedy="install that version again, or choose another folder with box.data_dir",
+                remedy="install that version again, or go back with 'driftbox backup restore' to a back-up made before its upgrade",
             )
 
     @contextmanager
-    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """All or nothing; for the tables of others (`edge/store/`), too. durable: on disk when it returns."""
         with self._lock, storage_errors(self.path):
             if durable:
                 self._db.execute("PRAGMA synchronous=FULL")
@@ -454,7 +433,8 @@ class Store:
                 if durable:
                     self._db.execute("PRAGMA synchronous=NORMAL")
 
-    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """What a query finds."""
         with self._lock, storage_errors(self.path):
             return self._db.execute(sql, values).fetchall()
 

@@ -144,13 +144,16 @@ class FakeSource:
             activity_frac=0.4 if number == 0 else None,
         )
 
-    def picture(self, camera_id: str) -> bytes | None:
+    def picture(self, camera_id: str, *, width_px: int = 0, boxes: bool = True) -> bytes | None:
         if STATES.get(camera_id, ("",))[0] != "live":
             return None
         image = np.full((360, 640, 3), (90, 110, 80), np.uint8)
         left = 20 + 8 * (self.ticks % 60)
-        cv2.rectangle(image, (left, 150), (left + 60, 290), (60, 220, 250), 3)
-        cv2.putText(image, "person 0.87", (left, 140), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (60, 220, 250), 2)
+        if boxes:
+            cv2.rectangle(image, (left, 150), (left + 60, 290), (60, 220, 250), 3)
+            cv2.putText(image, "person 0.87", (left, 140), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (60, 220, 250), 2)
+        if 0 < width_px < 640:
+            image = cv2.resize(image, (width_px, width_px * 360 // 640))
         return cv2.imencode(".jpg", image)[1].tobytes()
 
 

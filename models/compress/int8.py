@@ -2,7 +2,7 @@
 
 What is quantised is the body of a detector as far as its raw head outputs; box decoding is not in it
 (`models.detector.ServedBody`), so no further layer has to be left out: see the measurements in docs/compression.md.
-Both are meant to run in a process of their own (`models.serving.build`): they take seconds and as many threads as the process may have.
+Both are meant to run in a process of their own (`edge.form_child`): they take seconds and as many threads as the process may have.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _nncf() -> Any:
 
 
 def onnxruntime_int8(onnx: bytes, arrays: Sequence[np.ndarray]) -> bytes:
-    """An ONNX file with quantise-dequantise pairs around convolutions: weights per channel.
+    """An ONNX file with quantise-dequantise pairs around convolutions: weights per channel, in 7 of the 8 bits. Without VNNI a processor
+    adds pairs of products in 16 bits and cuts what does not fit: with 8 bits raw outputs were off by 15 to 18 % of their spread on one
+    with AVX2 alone, with 7 by 5 to 6 %.
     Raises JobError 'no_data', EnvironmentLacking without onnxruntime; OSError when there is no room for its working files."""
     chosen = calibration(arrays)
     try:
@@ -78,7 +80,7 @@ def onnxruntime_int8(onnx: bytes, arrays: Sequence[np.ndarray]) -> bytes:
         quantization.quantize_static(
             folder / "folded.onnx", folder / "int8.onnx", _Reader(chosen, quantization.CalibrationDataReader),
             quant_format=quantization.QuantFormat.QDQ, per_channel=True, op_types_to_quantize=["Conv"],
-            activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
+            activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8, reduce_range=True,
         )  # fmt: skip
         return (folder / "int8.onnx").read_bytes()
 

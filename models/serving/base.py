@@ -1,13 +1,13 @@
 """The seam to runtimes: what carries out a network when it serves frames.
 
 A runtime turns the body of a detector (`models.detector.ServedBody`) into a `Form` for one picture shape, in two steps. `convert` is the
-slow one (seconds); it works on bytes and arrays alone, so that it can run in a process of its own (`models.serving.build`) and its files
-can be kept (`models.serving.cache`). `start` loads those files and is quick.
+slow one (seconds); it works on bytes and arrays alone, so that it can run in a process of its own and its files can be kept
+(`models.serving.cache`). `start` loads those files and is quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -54,7 +54,3 @@ class Runtime(Protocol):
 
     def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:
         """Raises EnvironmentLacking when a library is missing, DriftboxError when the files cannot be loaded."""
-
-
-#: (runtime, onnx, arrays) -> files: where `convert` runs.
-Builder = Callable[[Runtime, bytes, Sequence[np.ndarray]], Files]

@@ -6,14 +6,17 @@ Its `infer` runs on the caller's thread when it has one thread and one stream, s
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -63,27 +66,62 @@ def settings(threads: int) -> dict[str, Any]:
     }
 
 
-class OpenVinoForm:
+class _Compiled:
+    """A compiled model and the infer requests of it that are idle. Thread-safe; never more requests than runs at a time."""
+
     def __init__(self, files: Files, threads: int) -> None:
         ov = library()
         try:
             core = ov.Core()
-            model = core.read_model(files[XML], files[BIN])
-            compiled = core.compile_model(model, "CPU", settings(threads))
-            self._request = compiled.create_infer_request()
+            self._model = core.compile_model(core.read_model(files[XML], files[BIN]), "CPU", settings(threads))
+            self._idle = [self._model.create_infer_request()]
         except RuntimeError as error:
             raise DriftboxError(
                 f"openvino cannot load this form: {str(error).strip().splitlines()[-1]}", subject=XML, remedy="make it again"
             ) from error
-        self._outputs = list(range(len(compiled.outputs)))
+        self._outputs = range(len(self._model.outputs))
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        try:
+            request = self._idle.pop()  # the one that was used last: what it needs may be in the caches still
+        except IndexError:
+            request = self._model.create_infer_request()
+        found = request.infer({0: array}, share_inputs=True, share_outputs=True)
+        # Copies, since the next to run may be another camera. A request whose run threw is not used again.
+        outputs = [np.array(found[i]) for i in self._outputs]
+        self._idle.append(request)
+        return outputs
+
+
+#: Compiled models that are in use, by what they were made of. Cameras with equal weights share one: its weights and work space are in
+#: memory, and in the processor's caches, once.
+_COMPILED: WeakValueDictionary[str, _Compiled] = WeakValueDictionary()
+_COMPILING = threading.Lock()
+
+
+def _compiled(files: Files, threads: int) -> _Compiled:
+    key = hashlib.sha256(files[XML] + files[BIN] + str(threads).encode()).hexdigest()
+    with _COMPILING:
+        found = _COMPILED.get(key)
+        if found is None:
+            found = _COMPILED[key] = _Compiled(files, threads)
+        return found
+
+
+class OpenVinoForm:
+    """Raises DriftboxError when the files are no model."""
+
+    def __init__(self, files: Files, threads: int) -> None:
+        self._compiled: _Compiled | None = _compiled(files, threads)
         self.memory_mib = sum(len(content) for content in files.values()) / 2**20
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
-        found = self._request.infer({0: array}, share_inputs=True, share_outputs=True)
-        return [found[i] for i in self._outputs]
+        if self._compiled is None:
+            raise DriftboxError("this form was closed", subject=XML, remedy="open it again")
+        return self._compiled.run(array)
 
     def close(self) -> None:
-        self._request = None
+        self._compiled = None
 
 
 class OpenVinoRuntime:

@@ -12,8 +12,7 @@ import numpy as np
 
 from configs.errors import DriftboxError, StorageError, UsageError
 from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
-from models.serving.base import MAX_CALIBRATION, Builder, Form, Runtime, ShapePx
-from models.serving.build import in_process
+from models.serving.base import MAX_CALIBRATION, Files, Form, Runtime, ShapePx
 from models.serving.cache import FormCache, form_key
 from scheduler.types import Detections
 
@@ -34,31 +33,42 @@ def open_form(
     shape_px: ShapePx,
     pictures: Sequence[np.ndarray] = (),
     *,
-    build: Builder = in_process,
     cache: FormCache | None = None,
 ) -> Form:
-    """The runtime's form of a network for one shape. pictures: uint8 (H, W, 3), for runtimes that calibrate; those that `encode` to
+    """The runtime's form of a network for one shape, see `made_form`."""
+    return made_form(runtime, body, shape_px, pictures, cache=cache)[1]
+
+
+def made_form(
+    runtime: Runtime,
+    body: ServedBody,
+    shape_px: ShapePx,
+    pictures: Sequence[np.ndarray] = (),
+    *,
+    cache: FormCache | None = None,
+) -> tuple[Files, Form]:
+    """A form of a network for one shape and its files. pictures: uint8 (H, W, 3), for runtimes that calibrate; those that `encode` to
     another shape are left out. cache: where files are kept; one that does not load is made again, a full disk is logged and no more.
     Raises UsageError (cannot be exported), JobError 'no_data' (nothing to calibrate on), EnvironmentLacking, JobError."""
     if not runtime.portable:
-        return runtime.start({}, body, shape_px)
+        return {}, runtime.start({}, body, shape_px)
     from models.serving.onnx_form import to_onnx
 
     key = form_key(body.network, runtime, shape_px) if cache else ""
     kept = cache.load(key) if cache else None
     if kept is not None:
         try:
-            return runtime.start(kept, body, shape_px)
+            return kept, runtime.start(kept, body, shape_px)
         except (DriftboxError, KeyError) as error:
             log.warning("kept form %s does not load and is made again: %s", key[:12], error)
-    files = build(runtime, to_onnx(body, shape_px), _encoded(body, shape_px, pictures) if runtime.calibrated else [])
+    files = runtime.convert(to_onnx(body, shape_px), _encoded(body, shape_px, pictures) if runtime.calibrated else [])
     form = runtime.start(files, body, shape_px)
     if cache:
         try:
             cache.store(key, files)
         except StorageError as error:
             log.warning("%s", error)
-    return form
+    return files, form
 
 
 def _encoded(body: ServedBody, shape_px: ShapePx, pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -101,7 +111,10 @@ class ServedDetector:
 
     def prepare(self, picture: np.ndarray) -> None:
         """Makes the form for pictures like this one, here and now. Raises what `open_form` raises."""
-        array, _ = self._body.encode(picture)
+        self.take(self._body.encode(picture)[0])
+
+    def take(self, array: np.ndarray) -> None:
+        """The same for a picture that is encoded already."""
         shape_px = (int(array.shape[2]), int(array.shape[3]))
         with self._lock:
             known = shape_px in self._forms

@@ -57,10 +57,10 @@ SYSTEMS: dict[str, System] = {
 }
 
 
-def system(name: str) -> System:
-    """The system called `name`. Errors: UsageError listing the known ones."""
+def system(name: str, *, also: Sequence[str] = ()) -> System:
+    """The system called `name`. also: what the caller knows beside these. Errors: UsageError listing the known ones."""
     if name not in SYSTEMS:
-        raise UsageError(f"unknown system '{name}'", subject=name, remedy=f"known: {', '.join(SYSTEMS)}")
+        raise UsageError(f"unknown system '{name}'", subject=name, remedy=f"known: {', '.join((*SYSTEMS, *also))}")
     return SYSTEMS[name]
 
 

@@ -14,6 +14,7 @@ from scheduler.ekya.cloud import snapshot_arrival_s
 from scheduler.ekya.estimate import SpeedCurve, duration_s, speed_problems
 from scheduler.ekya.explain import explain as explain_plan
 from scheduler.ekya.optimal import optimal
+from scheduler.ekya.placing import Placed
 from scheduler.registry import known_policies, make_policy
 from scheduler.types import (
     CachedModel,
@@ -267,11 +268,21 @@ def decide_ekya(data: Any, clock: Clock | None = None, *, explain: bool = False)
     started_s = clock() if clock else 0.0
     plan = policy(snapshot)
     plan_ms = (clock() - started_s) * 1000 if clock else None
+    answer = answer_of(snapshot, plan, policy, name=given.policy, plan_ms=plan_ms, explain=explain)
+    return answer.model_dump(mode="json", exclude=None if explain else {"explain"})
+
+
+def answer_of(
+    snapshot: Snapshot, plan: Plan, policy: Placed, *, name: str, plan_ms: float | None = None, explain: bool = False
+) -> EkyaAnswer:
+    """A plan that was made from a snapshot, told as `decide ekya` tells it; also one that a running box has made (`edge.box_why`).
+    policy: what made it, called `name`."""
     pool = replace(snapshot, gpus=())
     wanted = policy(pool) if snapshot.gpus else plan
     best = wanted if wanted.policy == "optimal" else optimal(pool)
-    answer = EkyaAnswer(
-        policy=given.policy,
+    told = explain_plan(snapshot, plan, policy.policy, policy.latitude) if explain else None
+    return EkyaAnswer(
+        policy=name,
         expected_quality=plan.expected_quality,
         plan_ms=plan_ms,
         spare_pct=plan.spare_pct,
@@ -279,11 +290,8 @@ def decide_ekya(data: Any, clock: Clock | None = None, *, explain: bool = False)
         optimal_quality=best.expected_quality,
         streams=_stream_answers(snapshot, plan, wanted),
         placement=[PlacementAnswer(**vars(p)) for p in plan.placement],
+        explain=ExplainAnswer.model_validate(_plain(asdict(told))) if told is not None else None,
     )
-    if not explain:
-        return answer.model_dump(mode="json", exclude={"explain"})
-    told = explain_plan(snapshot, plan, policy.policy, policy.latitude)
-    return answer.model_copy(update={"explain": ExplainAnswer.model_validate(_plain(asdict(told)))}).model_dump(mode="json")
 
 
 def _plain(told: dict[str, Any]) -> dict[str, Any]:

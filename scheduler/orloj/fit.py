@@ -48,6 +48,10 @@ class Slowdown:
         self._newest, self._at_least = newest, at_least
         self._ratios: dict[str, deque[float]] = {}
 
+    def renew(self, quiet: ModelCost) -> None:
+        """The model's cost on the quiet device was measured anew; what states do to it stays."""
+        self._quiet = quiet
+
     def observe(self, state: str, quiet_expected_s: float, took_s: float) -> None:
         """A batch in `state` took so long; quiet_expected_s: what it would be expected to take on the device alone (> 0)."""
         if not (math.isfinite(took_s) and math.isfinite(quiet_expected_s)) or took_s < 0 or quiet_expected_s <= 0:

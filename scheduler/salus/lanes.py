@@ -24,6 +24,8 @@ lane. A before B means that lanes are opened greedily, which can starve later pe
 (With both repairs C only ever succeeds by growth: a lane with L >= E that C could share was tried by B.)
 
 Ours:
+- With `spread`, B takes the lane with the fewest jobs among those that are large enough. That costs no memory, since a lane that is
+  large enough stays as it is; by size alone, forty equal cameras on 32 lanes would put nine of them into one lane.
 - The queue of waiting jobs is scanned in order of arrival whenever memory is freed and one that does not fit is skipped (back-fill, as
   the released code does). With `age_limit_s` a job that has waited so long is not overtaken any more, by newcomers neither. One that
   would not fit when all learning had ended stops nobody: cameras do not end, and the others would wait for ever with it.
@@ -43,6 +45,7 @@ Everything is a value: an event makes a new table and says what it decided, so a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -62,13 +65,15 @@ DecisionKind = Literal["placed", "queued", "refused", "resized", "moved", "pause
 class LaneRules:
     """capacity_mib: C, memory that jobs may hold in all. max_lanes: None for as many as fit. age_limit_s: a job that has waited so long
     is not overtaken any more (None: it may starve). unknown: what a job that declares nothing is charged (`charged`). apart: inference
-    and learning share a lane only where they have to. Raises ValueError."""
+    and learning share a lane only where they have to. spread: of the lanes that could be shared as they are, the one with the fewest
+    jobs, not the smallest. Raises ValueError."""
 
     capacity_mib: float
     max_lanes: int | None = None
     age_limit_s: float | None = None
     unknown: MemoryNeed | None = None
     apart: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.capacity_mib) or self.capacity_mib < 0:
@@ -196,15 +201,18 @@ def find_lane(
     capacity_mib: float,
     max_lanes: int | None = None,
     shunned: Iterable[int] = (),
+    crowd: Mapping[int, int] | None = None,
 ) -> Found | None:
     """Algorithm 2.1, repaired (see above). persistent_mib: SP; lanes: L of each lane; shunned: lanes that come after the others in B and
-    C, whatever their size (`LaneRules.apart`). None: the job has to wait."""
+    C, whatever their size (`LaneRules.apart`). crowd: how many jobs a lane has, where B is to take the emptiest (`LaneRules.spread`).
+    None: the job has to wait."""
     held_mib = math.fsum([persistent_mib, need.persistent_mib, *lanes.values()])
     if (max_lanes is None or len(lanes) < max_lanes) and _fits(held_mib + need.ephemeral_mib, capacity_mib):
         return Found(step="A", lane=None, size_mib=need.ephemeral_mib)
     late = frozenset(shunned)
+    jobs = crowd or {}
     ascending = sorted(lanes, key=lambda lane: (lane in late, lanes[lane], lane))
-    for lane in ascending:
+    for lane in sorted(ascending, key=lambda lane: (lane in late, jobs.get(lane, 0))):
         if lanes[lane] >= need.ephemeral_mib and _fits(held_mib, capacity_mib):
             return Found(step="B", lane=lane, size_mib=lanes[lane])
     for lane in ascending:
@@ -523,6 +531,7 @@ class _Draft:
             capacity_mib=self.rules.capacity_mib - math.fsum(lane.size_mib for lane in self.lanes.values() if lane.stuck_mib),
             max_lanes=self.cap(),
             shunned=other_role if self.rules.apart else (),
+            crowd=Counter(r.lane for r in self.residents.values() if r.lane is not None) if self.rules.spread else None,
         )
 
     def cap(self) -> int | None:

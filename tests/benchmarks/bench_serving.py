@@ -1,6 +1,6 @@
 """Finish rates of every serving policy: the card's workloads beside the published figures, our own cascade, and what a decision costs.
 
-    driftbox bench serving [--part card|cascade|cost] [--count 2000] [--seeds 2] [--load 0.7] [--policies ...] [--plots DIR]
+    driftbox bench serving [--part card|cascade|cost] [--count 3000] [--seeds 4] [--load 0.7] [--policies ...] [--plots DIR]
 
 card: 25 workloads at 5 SLOs (multiples of the 99th percentile of a stand-alone run), one worker in virtual time, the same requests for
 every policy. The thesis gives neither its load nor its batch laws (see scheduler/orloj/workloads.py), so it is the shape that compares:
@@ -96,6 +96,7 @@ def _gain(ours: float, best: float) -> float:
 def plot_card(found: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str], folder: Path) -> None:
     from edge.plotting import picture
 
+    folder.mkdir(parents=True, exist_ok=True)
     shown = ("bimodal sd 1", "8 modes", "static ResNet")
     with picture(folder / "serving_card.svg", len(shown)) as panels:
         for panel, workload in zip(panels, (w for w in WORKLOADS if w.name in shown), strict=True):
@@ -271,6 +272,7 @@ def plot_cascade(
 ) -> None:
     from edge.plotting import picture
 
+    folder.mkdir(parents=True, exist_ok=True)
     with picture(folder / "serving_cascade.svg", len(CASCADE_LOADS)) as panels:
         for panel, load in zip(panels, CASCADE_LOADS, strict=True):
             for name in names:
@@ -332,8 +334,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {"cost": cost, "cascade
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=sorted(PARTS), help="this part only")
-    parser.add_argument("--count", type=int, default=2000, help="requests (card) or frames (cascade) per case (default 2,000)")
-    parser.add_argument("--seeds", type=int, default=2, help="cases per cell (default 2)")
+    parser.add_argument("--count", type=int, default=3000, help="requests (card) or frames (cascade) per case (default 3,000)")
+    parser.add_argument("--seeds", type=int, default=4, help="cases per cell (default 4)")
     parser.add_argument("--load", type=float, default=0.7, help="of the card's workloads (default 0.7)")
     parser.add_argument(
         "--policies", type=lambda s: s.split(","), default=list(POLICIES), help="separated by commas (default all)"

@@ -138,19 +138,20 @@ def test_running_a_form_leaves_its_input_alone_and_repeats_itself(
 
 
 def test_files_survive_the_cache_and_need_no_second_conversion(
-    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], tmp_path: Path
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not runtime.portable:
         pytest.skip("it has no files")
-    body, cache, made = detector.body(), FormCache(tmp_path), []
+    body, cache, convert, made = detector.body(), FormCache(tmp_path), runtime.convert, []
 
-    def build(runtime: Runtime, onnx: bytes, arrays: list[np.ndarray]) -> Files:
+    def counted(onnx: bytes, arrays: list[np.ndarray]) -> Files:
         made.append(runtime.name)
-        return runtime.convert(onnx, arrays)
+        return convert(onnx, arrays)
 
+    monkeypatch.setattr(runtime, "convert", counted)
     shape_px = shape_of(body, pictures[0])
-    first = open_form(runtime, body, shape_px, pictures, build=build, cache=cache)
-    again = open_form(runtime, body, shape_px, [], build=build, cache=cache)
+    first = open_form(runtime, body, shape_px, pictures, cache=cache)
+    again = open_form(runtime, body, shape_px, [], cache=cache)
     assert made == [runtime.name]
     array, _ = body.encode(pictures[0])
     assert all(np.array_equal(a, b) for a, b in zip(first.run(array), again.run(array), strict=True))

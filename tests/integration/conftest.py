@@ -1,12 +1,14 @@
-"""Boxes that run as a process of their own: whatever a test does, none is left behind."""
+"""Boxes that run as a process of their own: whatever a test does, none is left behind. A browser, one for a file of tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.running_box import RunningBox
+from tests.support.visits import launched_browser
 
 
 @pytest.fixture
@@ -17,3 +19,9 @@ def boxes() -> Iterator[list[RunningBox]]:
         if box.process.poll() is None:
             box.process.kill()
             box.process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched_browser() as launched:
+        yield launched

@@ -1,10 +1,12 @@
 """A canary in every password of a running box is seen nowhere: output, status, page, data folder, process list, thread names,
-`doctor`, `cameras list`, MQTT. One camera accepts its password (from a file), one refuses a plain wrong one."""
+`doctor`, `cameras list`, MQTT; nor what opens the box itself (passwords, sessions, tokens, the claim code). One camera accepts its
+password (from a file), one refuses a plain wrong one."""
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
+from tests.support.running_box import asking_headers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 CANARY = "zzCANARYzz"
 #: With what people forget to quote, and in the forms in which it travels.
 PASSWORD, WRONG, BROKER = f"{CANARY}/1@2:3", f"{CANARY}-wrong", f"{CANARY}-mqtt"
-FORMS = [CANARY.encode()] + [base64.b64encode(f"viewer:{word}".encode()) for word in (PASSWORD, WRONG)]
+ACCOUNT = f"{CANARY} of an account"
+FORMS = [CANARY.encode(), CANARY.lower().encode()] + [base64.b64encode(f"viewer:{word}".encode()) for word in (PASSWORD, WRONG)]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 WITHIN_S = 300.0
 
@@ -134,6 +138,43 @@ def of_folder(folder: Path) -> dict[str, bytes]:
     return {str(path): str(path).encode() + path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def claim_and_try(web: str, data_dir: Path, output: Path) -> dict[str, bytes]:
+    """Claims the box with a canary as the password, makes accounts and tokens with it, guesses wrong ones; everything that came back.
+    The claim code itself stands in the output once, for whoever started the box."""
+    code = re.findall(r"claim code: ([0-9A-Z-]{19})", output.read_text())
+    assert len(code) == 1
+    seen: dict[str, bytes] = {}
+    with httpx.Client(base_url=web, timeout=60, headers={"X-Driftbox": "page"}) as client:
+        bodies: list[tuple[str, str, dict[str, Any]]] = [
+            ("POST", "claim", {"code": CANARY, "name": "kim", "password": ACCOUNT}),
+            ("POST", "claim", {"code": code[0], "name": "kim", "password": ACCOUNT}),
+            ("POST", "sign-in", {"name": CANARY, "password": ACCOUNT}),
+            ("POST", "sign-in", {"name": "kim", "password": WRONG}),
+            ("POST", "sign-in", {"name": "kim", "password": ACCOUNT}),
+            ("POST", "accounts/users", {"name": "bo", "password": f"{ACCOUNT} too"}),
+            ("PUT", "me/password", {"old": WRONG, "new": f"{ACCOUNT} again"}),
+        ]
+        answers = [client.request(method, f"/api/v1/{path}", json=body) for method, path, body in bodies]
+        assert [answer.status_code for answer in answers] == [401, 201, 401, 401, 200, 201, 403]
+        token = client.post("/api/v1/accounts/tokens", json={"name": "prog"}).json()["token"]
+        answers += [client.get(f"/api/v1/accounts/{path}") for path in ("users", "sessions", "tokens", "audit")]
+        answers.append(httpx.get(f"{web}/api/v1/status", headers={"Authorization": f"Bearer {token[:-3]}xyz"}, timeout=60))
+        session = client.cookies["driftbox"]
+    added = subprocess.run(
+        command("accounts", "add", "eve", "--password-stdin", "--data-dir", data_dir), cwd=ROOT, input=f"{ACCOUNT} eve\n".encode(),
+        capture_output=True, timeout=WITHIN_S, check=True,
+    )  # fmt: skip
+    seen = {f"answer {number}": answer.content for number, answer in enumerate(answers)}
+    seen["accounts add"] = added.stdout + added.stderr
+    seen["accounts audit"] = answered("accounts", "audit", "--data-dir", data_dir)
+    opened = [token.split("_", 2)[2].encode(), session.encode(), code[0].encode(), code[0].replace("-", "").encode()]
+    everywhere = seen | of_folder(data_dir)
+    assert [name for name, data in everywhere.items() if any(word in data for word in opened)] == []
+    assert output.read_bytes().count(code[0].encode()) == 1
+    assert not any(word in output.read_bytes() for word in opened[:2])
+    return seen
+
+
 def test_the_canary_is_seen_nowhere(tmp_path: Path, cameras: RtspServerProcess, messages: tuple[int, list[bytes]]) -> None:
     port, heard = messages
     config = write_config(tmp_path, cameras, port)
@@ -147,17 +188,23 @@ def test_the_canary_is_seen_nowhere(tmp_path: Path, cameras: RtspServerProcess, 
         def states() -> dict[str, Any]:
             assert box.poll() is None, output.read_text()[-3000:]
             try:
-                status = httpx.get(f"{web}/api/v1/status", timeout=60).json()
+                answer = httpx.get(f"{web}/api/v1/status", timeout=60, headers=asking_headers(tmp_path / "data"))
             except httpx.TransportError:
                 return {}
+            if answer.status_code != 200:
+                return {}
+            status = answer.json()
             return {camera["id"]: camera for camera in status["cameras"]} | {"outcomes": status["outcomes"]}
 
         eventually(lambda: states().get("gate", {}).get("frames_analysed"), "the right password lets frames through")
         eventually(lambda: states()["refused"]["code"] == "auth", "the wrong password is refused as such")
         eventually(lambda: states()["outcomes"], "a window closes")
+        seen |= claim_and_try(web, tmp_path / "data", output)
         if port:
             eventually(lambda: any(b"/camera/refused/" in message for message in heard), "MQTT tells of the camera")
-        seen |= {path: httpx.get(web + path, timeout=60).content for path in ("/", "/api/v1/status", "/healthz", "/readyz")}
+        known = asking_headers(tmp_path / "data")
+        paths = ("/", "/api/v1/status", "/healthz", "/readyz")
+        seen |= {path: httpx.get(web + path, timeout=60, headers=known).content for path in paths}
         seen |= of_processes(box.pid) | of_folder(tmp_path / "data")
         seen["doctor"] = answered("doctor", config)
         seen["doctor --json"] = answered("doctor", config, "--json")

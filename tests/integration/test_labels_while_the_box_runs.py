@@ -17,6 +17,7 @@ from edge.labels import LabelQuery, SampleName
 from edge.labels_admin import FolderLabels
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
+from edge.web.services import Services
 from models.labelled import LabelledImage
 from scheduler import events as ev
 from tests.support.fakes import put_fakes_in_the_zoo
@@ -33,7 +34,7 @@ BOX = {"class": "bus", "xyxy": [3, 3, 60, 50]}
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """(address, data folder) of a real server on loopback."""
     labelled_folder(tmp_path)
-    with WebServer(FakeSource(), host="127.0.0.1", port=0, labels=FolderLabels(tmp_path)) as server:
+    with WebServer(FakeSource(), host="127.0.0.1", port=0, services=Services(labels=FolderLabels(tmp_path))) as server:
         yield server.url.rstrip("/"), tmp_path
 
 
@@ -122,7 +123,10 @@ def test_the_next_retraining_learns_what_a_person_said(tmp_path: Path, monkeypat
     with LiveBox(tmp_path / "data", {"a": "fake"}) as box:
         labels = FolderLabels(tmp_path / "data")
         corrected: set[str] = set()
-        with WebServer(box.status, host="127.0.0.1", port=0, labels=labels) as server, httpx.Client(timeout=120) as client:
+        with (
+            WebServer(box.status, host="127.0.0.1", port=0, services=Services(labels=labels)) as server,
+            httpx.Client(timeout=120) as client,
+        ):
 
             def correct_what_is_new() -> bool:
                 """Frames that nobody has labelled yet, while the box samples and labels beside it."""

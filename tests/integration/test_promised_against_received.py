@@ -68,7 +68,7 @@ def test_a_real_box_prints_promised_against_received_for_every_job_and_window(
 ) -> None:
     """No deviation is judged: on a machine with other work none can be promised. `driftbox bench shares_live` prints them."""
     videos = [DATA / "videos" / name for name in ("brt_avenue.mp4", "ua_detrac_mvi40201.mp4")]
-    setting = Setting(windows=1, window_s=120.0, first_s=30.0, always=True, label_frames=8, epochs=2, patience_s=1200.0)
+    setting = Setting(windows=1, window_s=60.0, first_s=20.0, always=True, label_frames=8, epochs=2, patience_s=1200.0)
     seen = run(videos, DATA / "weights", setting, tmp_path)
     assert len(seen.windows) >= 2
     kinds = {report.job.split("/")[1] for reports in seen.windows.values() for report in reports}

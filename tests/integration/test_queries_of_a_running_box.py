@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 def queries(box: RunningBox) -> dict[str, Any]:
     status = box.status()
-    return {query["name"]: query for query in status["cameras"][0]["queries"]} if status else {}
+    return {query["name"]: query for camera in status["cameras"][:1] for query in camera["queries"]} if status else {}
 
 
 def test_a_box_answers_what_it_is_asked(tmp_path: Path, boxes: list[RunningBox]) -> None:

@@ -27,14 +27,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 NOT_NICED = """
 import sys
 from pathlib import Path
-from models.serving import build
-build.NICE = 0
-sys.exit(build.main(sys.argv[1], Path(sys.argv[2])))
+from edge import form_child
+form_child.NICE = 0
+form_child.stand_back()
+sys.exit(form_child.main(Path(sys.argv[1])))
 """
 
 
 def start_not_niced(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
-    assert command[1:3] == ["-m", "models.serving.build"]
+    assert command[1:3] == ["-m", "edge.form_child"]
     return subprocess.Popen([command[0], "-c", NOT_NICED, *command[3:]], **how)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from models.detector import Detector, DetectorSpec
 from models.fake import FakeDetector, scripted_image
 from models.zoo import EDGE, ZOO, ZooEntry
 from scheduler.types import Frame
+from streams.masks import Mask
 from streams.source import CameraState, CameraStatus
 
 
@@ -35,6 +36,7 @@ class StillCamera:
         self.state = CameraState.LIVE
         self.wanted: list[tuple[float, int]] = []
         self.regions_wanted = False
+        self.masks: tuple[Mask, ...] = ()
 
     def show(self, seq: int, *, at_s: float = 0.0) -> None:
         self.newest = scripted_frame(self.id, seq, at_s=at_s)
@@ -46,6 +48,9 @@ class StillCamera:
     def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
         self.wanted.append((fps, height_px))
         self.regions_wanted = regions
+
+    def mask(self, masks: Sequence[Mask]) -> None:
+        self.masks = tuple(masks)
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         return self.newest if self.newest is not None and self.newest.seq > after_seq else None

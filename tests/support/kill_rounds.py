@@ -28,6 +28,7 @@ import yaml
 
 from edge.replay import replay
 from edge.store.folder import check_version
+from tests.support.running_box import asking_headers
 
 START_WITHIN_S = 270.0
 #: Part of the kills that may come before the box is ready.
@@ -168,7 +169,9 @@ def _wait_status(
     while time.monotonic() < deadline_s:
         assert box.is_alive(), f"the box ended by itself:\n{log.read_text()[-3000:]}"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/status", timeout=60) as answer:
+            headers = asking_headers(log.parent / "data")
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/status", headers=headers)
+            with urllib.request.urlopen(asked, timeout=60) as answer:
                 status: dict[str, Any] = json.load(answer)
                 if wanted(status):
                     return status

@@ -55,7 +55,7 @@ class TellingDetector:
 def tools_of(says: Callable[[np.ndarray], Detections] | None = None, **more: Any) -> tuple[Tools, TellingDetector]:
     """Tools with one detector, whatever model is asked for."""
     detector = TellingDetector(says or (lambda image: Detections.empty()))
-    return Tools(camera_id="gate", fps=10.0, detector=lambda name, precision: detector, **more), detector
+    return Tools(camera_id="gate", fps=10.0, detector=lambda name: detector, **more), detector
 
 
 def entries_of(*queries: str, task: str = "detection") -> tuple[QueryEntry, ...]:

@@ -16,6 +16,8 @@ import httpx
 import psutil
 import pytest
 
+from edge.web.accounts.local import read_local_token
+
 ROOT = Path(__file__).parents[2]
 CANARY = "c4n4ry"
 WITHIN_S = 270.0
@@ -35,6 +37,12 @@ def eventually(condition: Callable[[], Any], what: str, within_s: float = WITHIN
             return found
         time.sleep(0.2)
     pytest.fail(f"not within {within_s:g} s: {what}")
+
+
+def asking_headers(data_dir: Path) -> dict[str, str]:
+    """As a program that may read the box's data folder; {}: it has no accounts, or is not that far yet."""
+    token = read_local_token(data_dir)
+    return {"Authorization": f"Bearer {token}"} if token is not None else {}
 
 
 class RunningBox:
@@ -64,7 +72,7 @@ class RunningBox:
         if self.process.poll() is not None:
             pytest.fail(f"the box ended with {self.process.returncode}: {self.output.read_text()[-2000:]}")
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=60)
+            return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=60, headers=asking_headers(self.data_dir))
         except httpx.TransportError:
             return None
 

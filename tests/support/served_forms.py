@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 
-from models.detector import Detector
+from models.detector import Detector, DetectorSpec
 from models.fake import FakeDetector
 from scheduler.types import Detections
 
@@ -32,3 +34,22 @@ class Served(FakeDetector):
 
 def throws(found: Detections) -> Detections:
     raise RuntimeError("the engine was built for another card")
+
+
+class SlowAsTrained(FakeDetector):
+    """The trained model takes so many seconds of CPU for a picture, so that a form of it is quicker."""
+
+    PICTURE_S = 0.02
+
+    def predict(self, images: Sequence[np.ndarray], **options: Any) -> list[Detections]:
+        until_s = time.thread_time() + self.PICTURE_S * len(images)
+        while time.thread_time() < until_s:
+            pass
+        return super().predict(images, **options)
+
+
+def build_slow(spec: DetectorSpec, data: bytes, device: str) -> SlowAsTrained:
+    """For a child process (`edge.gpu.worker.ModelFile`)."""
+    made = SlowAsTrained(arch=spec.arch)
+    made.load_state(safetensors.torch.load(data))
+    return made

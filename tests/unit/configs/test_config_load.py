@@ -32,7 +32,7 @@ cameras:
   - {{id: b, url: "rtsp://u:{CANARY}/y@h/x", transport: tpc, fps: 1, fps: 2}}
   - {{id: 5, url: [{CANARY}]}}
 telemetry: {{mqtt: {{password: [{CANARY}], passwrod: {CANARY}, port: yes, enabeld: true}}}}
-fleet: {{enabled: true}}
+fleet: {{networks: [Hall]}}
 cammeras: 3
 """
 
@@ -65,7 +65,7 @@ def test_every_problem_is_reported_at_once_with_its_path() -> None:
         "telemetry.mqtt.passwrod",
         "telemetry.mqtt.port",
         "telemetry.mqtt.enabeld",
-        "fleet.enabled",
+        "fleet.networks",
         "cammeras",
     }
 
@@ -79,14 +79,14 @@ def test_no_problem_shows_a_secret() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "parts"),
     [
-        ("web: {prot: 1}", "web.prot", ("unknown key", "did you mean 'port'?", "known keys: enabled, host, port")),
+        ("web: {prot: 1}", "web.prot", ("unknown key", "did you mean 'port'?", "hostnames, key_file, login, port, tls")),
         ("wbe: {}", "wbe", ("did you mean 'web'?", "telemetry")),
         ("web: {port: 0}", "web.port", ("1 to 65535", "not 0", "line 1")),
         ("window: {sample_fps: 0}", "window.sample_fps", ("above 0", "at most 30", "frames/s")),
         ("scheduler: {estimate: handback}", "scheduler.estimate", ("static, hand-back", "did you mean 'hand-back'?")),
         ("scheduler: {policy: theif}", "scheduler.policy", ("one of: thief-repeat", "did you mean 'thief'?")),
         ("scheduler: {policy: 'uniform(high,101)'}", "scheduler.policy", ("uniform(CONFIG,PCT)",)),
-        ("fleet: {enabled: true}", "fleet.enabled", ("must be false", "not true")),
+        ("fleet: {networks: [hall, hall]}", "fleet.networks", ("every network once",)),
         ("cameras: [{id: a}]", "cameras[0].url", ("is required",)),
         ("cameras: {id: a}", "cameras", ("must be a list",)),
         ("box: 5", "box", ("must be a section",)),

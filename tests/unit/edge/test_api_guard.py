@@ -6,11 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from edge.api_guard import PROXY_HEADERS, WriteGuard, is_loopback
+from edge.api import make_app
+from edge.api_guard import PROXY_HEADERS, Upload, WriteGuard
+from edge.web.fake import FakeSource
+from edge.web.hosts import is_loopback
+from edge.web.who import Role, needs
 
 LOCAL = {"host": "127.0.0.1:8080", "content-type": "application/json"}
 
@@ -31,6 +36,8 @@ def ask(
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def receive() -> Message:
+        if not waiting:
+            return {"type": "http.disconnect"}
         body = waiting.pop(0)
         return {"type": "http.request", "body": body, "more_body": bool(waiting)}
 
@@ -133,3 +140,68 @@ def test_reading_is_not_looked_at(method: str) -> None:
 def test_only_loopback_is_loopback(host: str) -> None:
     known = host.lower() == "localhost" or host.startswith("127.") or ":" in host
     assert not is_loopback(host) or known
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "role"),
+    [
+        (("127.0.0.1", 1), {}, "admin"),
+        (("::1", 1), {}, "admin"),
+        (("192.168.1.7", 1), {}, "viewer"),
+        (("::ffff:192.168.1.7", 1), {}, "viewer"),
+        (("127.0.0.1", 1), {"x-forwarded-for": "127.0.0.1"}, "viewer"),
+        (("fe80::1", 1), {}, "viewer"),
+    ],
+)
+def test_who_looks_from_elsewhere_is_a_viewer(client: tuple[str, int], headers: dict[str, str], role: str) -> None:
+    """Logs, settings and diagnostics are read by those who may, also without accounts."""
+    made = make_app(FakeSource())
+    made.add_api_route("/for-operators", lambda: "secret", dependencies=[needs(Role.OPERATOR)])
+    asked = TestClient(made, base_url="http://127.0.0.1", client=client)
+    assert asked.get("/api/v1/me", headers=headers).json()["role"] == role
+    assert asked.get("/for-operators", headers=headers).status_code == (200 if role == "admin" else 403)
+
+
+def upload(
+    chunks: list[bytes], *, length: int | None = None, kind: str = "application/octet-stream"
+) -> tuple[int, list[bytes]]:
+    """(status, pieces that reached a route that takes files of 100 bytes)."""
+    reached: list[bytes] = []
+    sent: list[Message] = []
+    waiting = list(chunks)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            reached.append(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    given_headers = {"host": "127.0.0.1", "content-type": kind} | (
+        {"content-length": str(length)} if length is not None else {}
+    )
+    raw = [(k.encode(), v.encode()) for k, v in given_headers.items()]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "client": ("127.0.0.1", 1), "headers": raw, "path": "/files/7"}
+    files = (Upload(method="POST", path=r"/files/\d+", most_bytes=100),)
+    asyncio.run(WriteGuard(app, max_body_bytes=10, uploads=files)(scope, receive, send))
+    return int(sent[0]["status"]), reached
+
+
+def test_a_route_that_takes_files_gets_them_piece_by_piece_within_its_bound() -> None:
+    assert upload([b"x" * 60, b"y" * 40]) == (200, [b"x" * 60, b"y" * 40])
+    assert upload([b"x" * 60, b"y" * 41]) == (413, [b"x" * 60]), "what came before had been handed on"
+    assert upload([b"x"], length=101) == (413, [])
+    assert upload([b"{}"], kind="application/json") == (415, [])
+
+
+def test_after_a_body_that_nobody_read_the_connection_ends() -> None:
+    client = TestClient(make_app(FakeSource()), base_url="http://127.0.0.1", client=("127.0.0.1", 1))
+    answer = client.post("/api/v1/status", content=b"x", headers={"Content-Type": "text/plain"})
+    assert (answer.status_code, answer.headers["connection"]) == (415, "close")

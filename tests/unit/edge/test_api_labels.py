@@ -15,13 +15,16 @@ from edge.labels import MAX_BOXES, LabelPage, LabelsIn, LabelStore, LabelView, S
 from edge.labels_admin import FolderLabels
 from edge.labels_fake import FakeLabels
 from edge.web.fake import FakeSource
+from edge.web.services import Services
 from tests.support.labelled_folder import labelled_folder
 
 BOX = {"class": "car", "xyxy": [10, 10, 40, 30]}
 
 
 def client_of(store: LabelStore) -> TestClient:
-    return TestClient(make_app(FakeSource(), store), base_url="http://127.0.0.1:8080", client=("127.0.0.1", 50000))
+    return TestClient(
+        make_app(FakeSource(), Services(labels=store)), base_url="http://127.0.0.1:8080", client=("127.0.0.1", 50000)
+    )
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -161,7 +164,7 @@ def test_without_labels_there_are_no_routes() -> None:
 
 def test_other_machines_read_and_do_not_write() -> None:
     store = FakeLabels()
-    away = TestClient(make_app(FakeSource(), store), client=("192.168.1.7", 40000))
+    away = TestClient(make_app(FakeSource(), Services(labels=store)), client=("192.168.1.7", 40000))
     assert away.get("/api/v1/labels").status_code == 200
     assert away.put("/api/v1/labels/gate/1/0", json={"boxes": []}).status_code == 403
     assert away.delete("/api/v1/labels/gate/1/0").status_code == 403

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from configs.errors import StreamErrorCode
-from edge.box_status import draw_jpeg
 from edge.gpu.base import DeviceFacts, Fault
 from edge.inference import Shown
+from edge.live_pictures import draw_jpeg
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.runtime import Job

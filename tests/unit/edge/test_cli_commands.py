@@ -101,6 +101,15 @@ def test_wrong_use_is_told_without_a_traceback(driftbox: Any, words: list[str], 
     assert "Traceback" not in said.err + said.out
 
 
+def test_what_stands_after_a_benchmarks_name_is_its_own(driftbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("edge.bench.run_benchmark", lambda name, arguments: given.append((name, list(arguments))))
+    assert driftbox("bench", "ekya", "--seeds", "3", "--json", "out.json", "--help").code == 0
+    assert driftbox("bench", "ekya", "--", "--seeds", "3").code == 0
+    assert given == [("ekya", ["--seeds", "3", "--json", "out.json", "--help"]), ("ekya", ["--seeds", "3"])]
+    assert driftbox("bench", "--json").json["benchmarks"]
+
+
 def test_an_error_nobody_foresaw_is_one_line_and_debug_shows_more(driftbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> None:
         raise ValueError(f"rtsp://u:{CANARY}@h/x is odd")

@@ -307,7 +307,7 @@ def test_models_that_are_let_go_are_closed_between_two_frames_and_those_in_use_n
 
 def test_people_read_that_the_model_stayed_and_its_version_is_not_touched() -> None:
     noted: list[Any] = []
-    runtime = SimpleNamespace(_note_from_anywhere=noted.append)
+    runtime = SimpleNamespace(note_from_anywhere=noted.append)
     fell = FellBack(failed="a-1", version="a-1", reason="failed on 3 live frames in a row: RuntimeError: gone")
     BoxRuntime._put_back(runtime, "a", fell)  # type: ignore[arg-type]
     (note,) = noted

@@ -385,3 +385,50 @@ def test_a_box_that_stops_does_not_wait_for_a_shadow() -> None:
     with pytest.raises(JobCancelled):
         bench.at(1.0).frame(1)
     assert bench.worker.frames == 1
+
+
+# --- another stream, and the end --------------------------------------------------------------------------------------
+
+
+def test_the_frames_of_another_stream_count_anew_and_nothing_else_changes() -> None:
+    bench = Bench()
+    bench.frame(900)
+    other = StillCamera("a")
+    other.show(3, at_s=bench.clock.monotonic_s())
+    bench.worker.turn_to(other)
+    bench.worker.step()
+    shown = bench.worker.shown()
+    assert shown is not None
+    assert (shown.frame.seq, shown.version) == (3, "a-1")
+    assert (bench.worker.frames, bench.worker.errors) == (2, 0)
+    bench.frame(901)
+    assert bench.worker.frames == 2, "the old stream is left"
+
+
+def test_between_two_streams_no_frame_is_counted_as_due() -> None:
+    bench = Bench()
+    bench.worker.set_knobs(knobs(5))
+    bench.frame(1)
+    bench.at(60.0)
+    other = StillCamera("a")
+    other.show(1, at_s=60.0)
+    bench.worker.turn_to(other)
+    bench.worker.step()
+    assert bench.worker.finish.total().due == 2
+
+
+class Held(FakeDetector):
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_what_a_camera_that_was_taken_out_held_is_given_back_once() -> None:
+    first, second = Held(skill=1.0), Held(skill=1.0)
+    bench = Bench(first)
+    bench.worker.swap(second, "a-2")
+    bench.worker.stop()
+    bench.worker.join(0.0)  # it was never started
+    bench.worker.close()
+    assert (first.closed, second.closed) == (1, 1)

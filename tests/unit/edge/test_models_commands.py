@@ -127,7 +127,7 @@ def test_the_line_to_the_serving_version_is_the_trunk(box: Box) -> None:
 
 
 def test_a_line_of_thousands_of_generations_is_drawn(box: Box) -> None:
-    with Store(box.root / "driftbox.db") as store, store._transaction() as db:
+    with Store(box.root / "driftbox.db") as store, store.transaction() as db:
         for n in range(10, 3000):
             columns = "id, stream, parent, arch, sha256, state, created_utc"
             values = (f"gate-{n:06d}", f"gate-{n - 1:06d}")

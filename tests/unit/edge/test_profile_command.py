@@ -261,7 +261,7 @@ def test_a_clip_has_the_frames_of_its_rate(fps: float, frames: int, rate: float,
 QUERY = """queries:
       - {name: crowd, template: count, zones: {left: [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]}, knobs: {decode.fps: [0, 5, 2]}}
       - {name: still, template: count, knobs: {decode.fps: [0], decode.height_px: [0], detect.height_px: [0],
-         detect.model: [""], detect.precision: [""]}}
+         detect.model: [""]}}
 """
 
 

@@ -278,7 +278,7 @@ def test_old_profiles_go(tmp_path: Path) -> None:
             newest = store.add_profile("gate", str(number), float(number), keep=3)
         store.add_profile("yard", "y", 0.0, keep=3)
         assert store.profile("gate") == (newest, "5")
-        assert [r["body"] for r in store._rows("SELECT body FROM profiles WHERE camera = 'gate' ORDER BY version")] == [
+        assert [r["body"] for r in store.rows("SELECT body FROM profiles WHERE camera = 'gate' ORDER BY version")] == [
             "3",
             "4",
             "5",

@@ -12,7 +12,7 @@ import pytest
 from configs.errors import UsageError
 from edge.inference import Shown
 from edge.queries.base import Scene
-from edge.queries.live import CameraQueries, QueryReport, specs_of
+from edge.queries.live import COSTS_LEAST, CameraQueries, QueryReport, specs_of
 from edge.queries.registry import BUILT_IN
 from edge.queries.runner import FaultRules, Outcome
 from scheduler.types import Detections
@@ -312,3 +312,48 @@ def test_queries_that_are_switched_off_are_not_made() -> None:
     usable, broken = specs_of(entries_of(COUNT, "{name: idle, template: read, enabled: false}"), task="detection")
     assert [spec.name for spec in usable] == ["count"]
     assert broken == {}
+
+
+# --- what a frame costs, and what it needs after its answer -----------------------------------------------------------
+
+
+def spent(queries: CameraQueries, *frames: tuple[float, float]) -> CameraQueries:
+    """(CPU seconds of the queries' thread, seconds of the box's queue) of frames that were looked at."""
+    queries._spent_s.extend(frames)
+    return queries
+
+
+def asked_with(lag_goal_s: float) -> CameraQueries:
+    spec = replace(specs(COUNT)[0], lag_goal_s=lag_goal_s)
+    return CameraQueries([spec], tools_of()[0], clock=HandClock())
+
+
+def test_what_a_frame_costs_is_said_of_some_frames_at_least() -> None:
+    queries = asked_with(1.0)
+    assert spent(queries, *[(0.01, 0.2)] * (COSTS_LEAST - 1)).frame_cost_s(with_cpu=True) is None
+    assert queries.after_s(1.0) == 0.0
+    spent(queries, (0.01, 0.2))
+    assert queries.frame_cost_s(with_cpu=True) == pytest.approx(0.21)
+    assert queries.frame_cost_s(with_cpu=False) == pytest.approx(0.2), "on a GPU box the thread's own work is not the device's"
+
+
+@pytest.mark.parametrize(
+    ("lag_goal_s", "after_s"),
+    [(1.0, 0.2), (1.1, 0.1), (1.5, 0.0), (0.9, 0.3), (0.1, 0.5)],
+    ids=["all of it", "part of it", "there is time after the deadline", "more than it takes", "never more than half"],
+)
+def test_what_has_to_fit_before_a_frames_deadline(lag_goal_s: float, after_s: float) -> None:
+    """0.2 s of crops after each frame, and a second until its deadline."""
+    queries = spent(asked_with(lag_goal_s), *[(0.01, 0.2)] * COSTS_LEAST)
+    assert queries.after_s(1.0) == pytest.approx(after_s)
+
+
+def test_frames_are_metered_as_they_come() -> None:
+    answers, queries = Answers(), asked_with(1.0)
+    queries.on_outcome = answers
+    for number in range(COSTS_LEAST):
+        queries.on_shown(shown(number))
+        answers.wait_for(lambda told, number=number: len(told) > number)  # type: ignore[misc]
+    assert queries.frame_cost_s(with_cpu=True) == 0.0, "by this clock, nothing takes time"
+    queries.stop()
+    queries.join(PATIENCE_S)

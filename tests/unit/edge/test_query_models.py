@@ -38,9 +38,9 @@ def test_each_model_is_opened_once_and_given_back() -> None:
 
     models = QueryModels("gate", open_model)
     detector, classifier = models.of("detection"), models.of("classification")
-    assert detector("", "") is detector("", "int8")  # precision is the box's choice
-    assert classifier("", "") is not detector("", "")
-    assert detector("yolov8s", "") is not detector("", "")
+    assert detector("") is detector("")
+    assert classifier("") is not detector("")
+    assert detector("yolov8s") is not detector("")
     assert [(model, task) for model, task, _ in opened] == [("", "detection"), ("", "classification"), ("yolov8s", "detection")]
     models.close()
     models.close()

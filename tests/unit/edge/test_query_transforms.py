@@ -180,7 +180,7 @@ def test_without_models_a_query_says_so() -> None:
 
 
 def classified(scene: Scene, **values: KnobValue) -> Scene:
-    tools = Tools(camera_id="gate", classifier=lambda name, precision: ColourClassifier(skill=1.0))
+    tools = Tools(camera_id="gate", classifier=lambda name: ColourClassifier(skill=1.0))
     found = made("classify", tools=tools, **values).process(scene, [])
     assert found is not None
     return found
@@ -270,6 +270,23 @@ def test_a_number_is_never_used_again() -> None:
     assert ids[0] is not None
     assert ids[1] is not None
     assert ids[1][0] > ids[0][0] >= 1
+
+
+@pytest.mark.parametrize("association", ["bytetrack", "ocsort", "sort"])
+def test_numbers_of_tracks_that_ended_are_forgotten(association: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stays keeps its number, however many pass by."""
+    monkeypatch.setattr("edge.queries.places.MOST_NUMBERS", 8)
+    track = made("track", {"lost_s": 0.5}, association=association)
+    known, stays = [], []
+    for i in range(400):
+        passing = at_centre(20 + 50 * (i // 8 % 6), 160)
+        [scene] = given_of(track, [seen_at(i, at_centre(150, 40), passing)])
+        assert scene.track_ids is not None
+        stays.append(int(scene.track_ids[0]))
+        known.append(len(track._numbers))
+    assert set(stays[5:]) == {stays[-1]} != {-1}
+    assert track._next > 30
+    assert max(known) <= 8
 
 
 def test_a_track_waits_for_an_object_that_is_hidden_for_a_while() -> None:

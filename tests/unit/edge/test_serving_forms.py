@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import DriftboxError, JobError
+from configs.errors import DriftboxError, JobCancelled, JobError
 from configs.schema.models import ModelsSection
-from edge.serving import AGREEMENT_MIN, AUTO, Checked, Choice, Choices, Serving, candidates, check, refuse
+from edge.form_making import AGREEMENT_MIN, Checked, Made, Wanted, check, make_form, refuse
+from edge.serving import AUTO, Choice, Choices, Serving, candidates
 from models.detector import ServedBody
 from models.fake import FakeDetector, scripted_image
 from models.serving.base import Files, Form, Runtime, ShapePx
-from models.serving.build import in_process
+from models.serving.cache import FormCache
 from models.serving.registry import RUNTIMES
 from models.serving.served import Deferred, ServedDetector
 from models.serving.torch_runtime import TorchRuntime
@@ -35,6 +36,7 @@ class Scripted:
     def __init__(self, name: str, clock: Clock, *, cost_s: float = 0.001, fault: str = "") -> None:
         self.name, self._clock, self._cost_s, self.fault = name, clock, cost_s, fault
         self.converted: list[int] = []
+        self.in_child, self.loaded_here = False, 0
 
     def missing(self) -> str:
         return "not installed" if self.fault == "missing" else ""
@@ -48,6 +50,10 @@ class Scripted:
         return {"model": onnx}
 
     def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:
+        if not self.in_child:
+            self.loaded_here += 1
+            if self.fault == "load":
+                raise DriftboxError("it does not load here")
         return ScriptedForm(TorchRuntime().start({}, body, shape_px), self._clock, self._cost_s, self.fault)
 
 
@@ -111,9 +117,18 @@ class Place:
 
         return Serving(
             self.choice, self.folder, newest=lambda camera: self.pictures, task_of=lambda camera: DETECTION,
-            tell=lambda camera, text: self.told.append((camera, text)), build_s=5.0, build=in_process, runtimes=runtime,
-            aside=self.waiting.append, cpu_s=self.clock,
+            tell=lambda camera, text: self.told.append((camera, text)), build_s=5.0, runtimes=runtime,
+            aside=self.waiting.append, make=lambda wanted: self.made(wanted, runtime(wanted.runtime)),
         )  # fmt: skip
+
+    def made(self, wanted: Wanted, runtime: Runtime) -> Made:
+        """What the child does, in this process."""
+        assert isinstance(runtime, Scripted)
+        runtime.in_child = True
+        try:
+            return make_form(wanted, runtime, cache=FormCache(self.folder), cpu_s=self.clock)
+        finally:
+            runtime.in_child = False
 
     def detector(self, skill: float = 0.8) -> Slow:
         made = Slow(skill=skill)
@@ -261,6 +276,89 @@ def test_forms_are_made_one_at_a_time_and_nobody_waits_for_ever(tmp_path: Path) 
     with place.serving._turn:
         assert place.serving.serve(model, "yard") is model
     assert "too long" in place.told[0][1]
+
+
+def test_a_form_that_nobody_waits_for_takes_its_turn_however_long_that_is(tmp_path: Path) -> None:
+    place = Place(tmp_path, pictures=0)
+    place.serving._build_s = 0.01
+    served = place.serving.serve(place.detector(), "yard")
+    assert isinstance(served, Deferred)
+    for number in range(Deferred.EVERY * Deferred.COLLECTED):
+        served.predict([PICTURES[number % 12]])
+    place.serving._turn.acquire()
+    thread = threading.Thread(target=place.waiting[0])
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert place.told == []
+    place.serving._turn.release()
+    thread.join(30)
+    assert name_of(served.current) == "openvino-int8"
+
+
+def test_a_form_that_this_process_cannot_load_hands_over_to_the_next(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.runtimes["openvino-int8"].fault = "load"
+    assert name_of(place.serving.serve(place.detector(), "yard")) == "openvino"
+    assert place.told == [("yard", "not served by openvino-int8: it does not load here")]
+    assert name_of(place.serving.serve(place.detector(0.7), "yard")) == "openvino"
+
+
+def test_only_the_form_that_serves_is_loaded(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.serving.serve(place.detector(), "yard")
+    assert {name: runtime.loaded_here for name, runtime in place.runtimes.items()} == {
+        "openvino-int8": 1,
+        "openvino": 0,
+        "onnxruntime": 0,
+    }
+
+
+def test_a_box_that_stops_remembers_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    def stopping(wanted: Wanted) -> Made:
+        raise JobCancelled("the box is stopping")
+
+    place.serving._make = stopping
+    model = place.detector()
+    assert place.serving.serve(model, "yard") is model
+    assert "stopping" in place.told[0][1]
+    assert not tmp_path.joinpath("choices.json").exists()
+
+
+def test_pictures_of_which_the_model_is_shown_nothing_put_the_form_off(tmp_path: Path) -> None:
+    class Blind:
+        """A task in whose pictures nothing moved."""
+
+        def predict(self, model, pictures, **options):  # type: ignore[no-untyped-def]
+            return []
+
+    place = Place(tmp_path)
+    place.serving._task_of = lambda camera: Blind()  # type: ignore[assignment,return-value]
+    served = place.serving.serve(place.detector(), "yard")
+    assert isinstance(served, Deferred)
+    assert place.serving._turn.acquire(blocking=False), "the turn was given back"
+
+
+def test_a_shape_that_is_met_later_is_made_where_forms_are_made(tmp_path: Path) -> None:
+    place = Place(tmp_path, "openvino", openvino=(0.001, ""))
+    asked: list[tuple[int, int] | None] = []
+    make = place.serving._make
+
+    def counted(wanted: Wanted) -> Made:
+        asked.append(wanted.shape_px)
+        return make(wanted)
+
+    place.serving._make = counted
+    served = place.serving.serve(place.detector(), "yard")
+    half = np.ascontiguousarray(PICTURES[0][:48])
+    served.predict([half])
+    [work] = place.waiting
+    work()
+    assert asked == [None, (48, 128)]
+    assert isinstance(served, ServedDetector)
+    assert list(served._forms) == [(96, 128), (48, 128)]
 
 
 def test_calls_from_several_threads_all_get_a_model(tmp_path: Path) -> None:

@@ -149,7 +149,6 @@ def test_all_of_it_is_there_after_opening_again(tmp_path: Path) -> None:
         store.add_window(outcome(4), opened_utc=10.0, closed_utc=20.0)
         store.add_quality("yard", 5.0, 0.5, kind="f1", version="v1")
         store.add_note(6.0, "auth", "rtsp://admin:hunter2@cam/1 refused", stream="yard")
-        store.outbox_put("t", b"\x00x", retain=True, at_utc=7.0)
     assert b"hunter2" not in path.read_bytes()
     with Store(path) as store:
         assert store.cameras() == {"yard": {"fps": 5, "url": "rtsp://***@cam/1"}}
@@ -159,8 +158,6 @@ def test_all_of_it_is_there_after_opening_again(tmp_path: Path) -> None:
         assert store.next_window() == 5
         assert store.quality("yard") == [QualityPoint(stream="yard", at_utc=5.0, value=0.5, kind="f1", version="v1")]
         assert store.notes()[0].text == "rtsp://***@cam/1 refused"
-        (message,) = store.outbox_peek()
-        assert (message.topic, message.payload, message.qos, message.retain) == ("t", b"\x00x", 1, True)
 
 
 def test_newest_come_oldest_first_even_when_the_clock_jumps(store: Store) -> None:
@@ -172,20 +169,6 @@ def test_newest_come_oldest_first_even_when_the_clock_jumps(store: Store) -> Non
     assert [p.value for p in store.quality("yard", kind="map")] == [0.0]
     assert [w.outcome.window for w in store.windows(2)] == [1, 2]
     assert store.next_window() == 3
-
-
-def test_the_outbox_is_bounded_and_keeps_what_is_not_acknowledged(tmp_path: Path) -> None:
-    with Store(tmp_path / "x.db", outbox_max=3) as store:
-        dropped = [store.outbox_put(f"t{i}", b"", at_utc=float(i)) for i in range(5)]
-        assert dropped == [0, 0, 0, 1, 1]
-        messages = store.outbox_peek()
-        assert [m.topic for m in messages] == ["t2", "t3", "t4"]
-        store.outbox_ack([messages[1].id])
-        assert [m.topic for m in store.outbox_peek(1)] == ["t2"]
-        assert store.outbox_len() == 2
-        store.outbox_ack([m.id for m in store.outbox_peek()])
-        store.outbox_put("later", b"", at_utc=9.0)
-        assert store.outbox_peek()[0].id > messages[-1].id  # ids are never used twice: a late ack must not hit a new message
 
 
 def test_prune_keeps_the_newest(store: Store) -> None:
@@ -229,7 +212,7 @@ def test_every_old_schema_is_brought_up_to_date_with_its_rows(tmp_path: Path, ap
         store.check()
         assert [v.id for v in store.serving().values()] == (["v1"] if applied >= 1 else [])
         assert [n.text for n in store.notes()] == (["kept"] if applied >= 2 else [])
-        store.outbox_put("t", b"", at_utc=1.0)
+        store.add_note(2.0, "c", "writable")
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +231,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, mo
     assert caught.value.code == "full"
     monkeypatch.undo()
     with Store(path) as store:
-        assert store._rows("SELECT name FROM sqlite_master WHERE name = 'half'") == []
+        assert store.rows("SELECT name FROM sqlite_master WHERE name = 'half'") == []
         assert store.notes() == []
 
 
@@ -343,5 +326,5 @@ def test_swaps_are_synced_fully_and_the_rest_is_not(tmp_path: Path) -> None:
         store._db.set_trace_callback(None)
         statements = [s for s in seen if s.startswith(("PRAGMA", "BEGIN", "COMMIT"))]
         assert statements == ["PRAGMA synchronous=FULL", "BEGIN IMMEDIATE", "COMMIT", "PRAGMA synchronous=NORMAL"]
-        assert store._rows("PRAGMA synchronous")[0][0] == 1
-        assert store._rows("PRAGMA journal_mode")[0][0] == "wal"
+        assert store.rows("PRAGMA synchronous")[0][0] == 1
+        assert store.rows("PRAGMA journal_mode")[0][0] == "wal"

@@ -80,7 +80,7 @@ def test_a_perfect_net_gives_the_label_back(corner: tuple[float, float], extent:
     centres = torch.stack([target.cells % 80, torch.div(target.cells, 80, rounding_mode="floor")], 1).float() * 4 + 2
     reach = torch.cat([centres - target.boxes[:, :2], target.boxes[:, 2:] - centres], dim=1).clamp(min=0.02)
     sides.flatten(1)[:, target.cells] = (reach / 8).log().T
-    boxes, scores, classes = tinydet._decode(heat, sides, 0.5)
+    boxes, scores, classes = tinydet._decode(heat.numpy(), sides.numpy(), 0.5)
     assert list(classes) == [class_id]
     assert scores[0] > 0.99
     np.testing.assert_allclose(boxes[0], truth.xyxy[0], atol=0.1)
@@ -100,6 +100,40 @@ def test_no_objects_no_targets() -> None:
     target = make_targets(Detections.empty(), 1.0, 1.0, (48, 80))
     assert target.count == len(target.cells) == 0
     assert float(target.heat.max()) == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), score_min=st.sampled_from([0.0, 0.02, 0.25, 0.5, 0.9, 1.0]))
+def test_peaks_are_all_sure_cells_that_no_neighbour_beats(seed: int, score_min: float) -> None:
+    drawn = np.random.default_rng(seed)
+    heat = np.round(drawn.normal(-2, 2, (2, 5, 7)), 1).astype(np.float32)  # rounded: ties
+    sides = drawn.normal(-3, 0.1, (4, 5, 7)).astype(np.float32)  # boxes too small to suppress one another, even side by side
+    _, scores, classes = tinydet._decode(heat, sides, score_min)
+    sure = 1 / (1 + np.exp(-heat)) >= score_min
+    wanted = [
+        (c, heat[c, y, x])
+        for c, y, x in zip(*np.nonzero(sure), strict=True)
+        if heat[c, y, x] == heat[c, max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].max()
+    ]
+    # One cell under two classes is one thing under two names, so only the better of them stays.
+    assert len(scores) <= len(wanted)
+    assert all(score >= score_min for score in scores)
+    assert list(scores) == sorted(scores, reverse=True)
+    assert set(np.round(scores, 4)) <= {np.round(1 / (1 + np.exp(-logit)), 4) for _, logit in wanted}
+    if wanted:
+        assert scores[0] == pytest.approx(max(1 / (1 + np.exp(-logit)) for _, logit in wanted))
+
+
+def test_cells_that_are_no_number_are_no_objects() -> None:
+    heat, sides = np.full((2, 6, 6), np.nan, np.float32), np.zeros((4, 6, 6), np.float32)
+    assert len(tinydet._decode(heat, sides, 0.25)[1]) == 0
+
+
+def test_boxes_of_cells_are_those_that_the_net_learns() -> None:
+    sides = np.random.default_rng(3).normal(0, 3, (4, 6, 9)).astype(np.float32)
+    rows, columns = np.array([0, 2, 5, 5]), np.array([0, 4, 8, 0])
+    learnt = tinydet._cell_boxes(torch.from_numpy(sides), torch.from_numpy(rows * 9 + columns))
+    np.testing.assert_allclose(tinydet._boxes_of(sides, rows, columns), learnt.numpy(), rtol=1e-5)
 
 
 def test_suppression_keeps_the_best_of_one_class_and_near_boxes_of_others() -> None:

@@ -35,6 +35,7 @@ from scheduler.events import (
     GateDone,
     JobFailed,
     LabelDone,
+    LearningSwitched,
     LookDone,
     ModelRolledBack,
     Probed,
@@ -93,8 +94,11 @@ class Outside:
             self.open[command.job] = command
 
     def _check(self) -> None:
-        """Nobody waits for what will not come."""
+        """Nobody waits for what will not come, and who is not to learn has nothing under way."""
         state = self.engine.state
+        idle = {s.id for s in state.ordered() if not s.learns}
+        assert not idle & {command.stream for command in self.open.values()}
+        assert not any(state.streams[id].running or state.streams[id].gating for id in idle)
         if state.phase == "prepare":
             assert state.active is not None or any(s.candidate for s in state.ordered())
         if state.active is not None:
@@ -152,6 +156,7 @@ class Outside:
             st.sampled_from(
                 [
                     camera(stream, self.at_s), CameraRemoved(at_s=self.at_s, stream=stream),
+                    LearningSwitched(at_s=self.at_s, stream=stream, learns=self.data.draw(st.booleans())),
                     CameraHealth(at_s=self.at_s, stream=stream, live=False), CameraHealth(at_s=self.at_s, stream=stream, live=True),
                     ModelRolledBack(at_s=self.at_s, stream=stream, version=f"{stream}-old"),
                     TimerFired(at_s=self.at_s, timer=PREP_DEADLINE), TimerFired(at_s=self.at_s, timer=WINDOW_END),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.commands import RejectModel, StartProbe, StartProfiling, SwapModel
+from scheduler.commands import RejectModel, StartLabelling, StartProbe, StartProfiling, SwapModel
 from scheduler.engine import BoxEngine
 from scheduler.events import (
     BoxStarted,
@@ -125,3 +125,24 @@ def test_an_offer_for_a_camera_that_is_gone_changes_nothing() -> None:
     engine = box(at_start=False)
     event: Event = ModelsOffered(at_s=3, stream="gone", cached=(), offered=("x",))
     assert engine.handle(event) == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "frames", "is_probed"), [((), ENGINE.min_label_frames, False), (("new-x1",), ENGINE.label_frames, True)]
+)
+def test_a_camera_that_would_be_spared_its_labels_gets_them_for_what_was_offered(
+    offered: tuple[str, ...], frames: int, is_probed: bool
+) -> None:
+    """It has neither drifted nor anything more to learn, but what came from outside must not wait for that to change."""
+    engine = BoxEngine(ENGINE)
+    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version="a-1", arch="x", cached=KEPT, offered=offered))
+    stream = engine.state.streams["a"]
+    stream.gains, stream.reference = (0.0, 0.0), look(DAY, 6, version="a-1")
+    engine.handle(BoxStarted(at_s=0, window=1))
+    seen = look(DAY, 7, version="a-1")
+    commands = engine.handle(LookDone(at_s=1, job="a/look/1", stream="a", look=seen, signature=Signature(), gpu_s=0.5))
+    assert stream.drift is not None
+    assert not stream.drift.drifted
+    (labels,) = of(StartLabelling, commands)
+    assert labels.frames == (ENGINE.label_frames if offered else ENGINE.min_label_frames)
+    assert bool(of(StartProbe, labelled(engine))) is bool(offered)

@@ -35,6 +35,7 @@ from scheduler.events import (
     SwapDone,
     TimerFired,
 )
+from scheduler.fleet import grants
 from scheduler.types import (
     CachedModel,
     EpochReport,
@@ -433,7 +434,7 @@ TWO = (Gpu(id="0", capacity_pct=50, memory_mib=1000), Gpu(id="1", capacity_pct=5
 
 def test_plans_name_the_devices_and_respect_their_memory() -> None:
     engine = box(replace(CONFIG, gpus=TWO, train_memory_mib=900.0))
-    plan = engine._decide(180.0)[1]
+    plan = grants.whole(*engine._decide(180.0))
     trained = [p for p in plan.placement if p.kind == "train"]
     assert {p.stream for p in trained} == {"a", "b"}
     assert {p.gpu for p in trained} == {"0", "1"}, "two training jobs of 900 MiB never share 1000 MiB"

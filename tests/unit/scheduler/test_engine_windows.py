@@ -30,21 +30,25 @@ from scheduler.commands import (
 )
 from scheduler.engine import PREP_DEADLINE, REACT, WINDOW_END, BoxEngine, EngineConfig
 from scheduler.events import (
+    AskedAnew,
     BoxStarted,
     CameraAdded,
     CameraHealth,
     CameraRemoved,
+    CustomerChanged,
     EpochDone,
     Event,
     GateDone,
     JobFailed,
     LabelDone,
+    LearningSwitched,
     LookDone,
     ModelRolledBack,
     Probed,
     ProbeDone,
     ProfileDone,
     RetrainDone,
+    SharesOrdered,
     StopRequested,
     SwapDone,
     SwapFailed,
@@ -64,6 +68,7 @@ from scheduler.types import (
     Signature,
     Traits,
 )
+from scheduler.videostorm.types import Utility
 
 CONFIG = RetrainConfig(name="full", epochs=4)
 KNOBS = (
@@ -424,6 +429,11 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
                  "replaced": draw(st.sampled_from([None, "v", f"{stream}-1"])), "arch": draw(st.sampled_from(["", "net"])),
                  "retrain": draw(st.sampled_from([(), (RetrainConfig(name="own", epochs=2), CONFIG)]))},
                 {"cls": CameraRemoved, "stream": stream},
+                {"cls": LearningSwitched, "stream": stream, "learns": draw(st.booleans())},
+                {"cls": SharesOrdered, "shares_pct": draw(
+                    st.sampled_from([(), (("x", 30.0),), (("x", 70.0), ("y", 90.0)), (("y", -1.0),)]))},
+                {"cls": CustomerChanged, "stream": stream, "customer": draw(st.sampled_from(["x", "y", "z"]))},
+                {"cls": AskedAnew, "stream": stream, "utility": draw(st.sampled_from([None, Utility(quality_goal=0.9)]))},
                 {"cls": CameraHealth, "stream": stream, "live": draw(st.booleans())},
                 {"cls": TimerFired, "timer": draw(st.sampled_from([WINDOW_END, PREP_DEADLINE, REACT]))},
                 {"cls": LabelDone, "job": job, "stream": stream, "train": draw(st.integers(0, 9)), "holdout": 3,

@@ -22,6 +22,7 @@ import streams.camera as camera_module
 from scheduler.types import Frame
 from streams.camera import DEMAND_S, PyavCamera, _Picture, _Queued, _Session
 from streams.encode import write_video
+from streams.recording import Tap
 from streams.source import CameraState
 from streams.url import SourceUrl
 from streams.video import RgbMaker
@@ -115,7 +116,8 @@ class ByHand:
 
     def _endless(self) -> Iterator[Packet]:
         self._container = av.open(str(self._clip))
-        self.session = _Session(decoder=camera_module._decoder(self._container.streams.video[0]), fps=FPS)
+        stream = self._container.streams.video[0]
+        self.session = _Session(decoder=camera_module._decoder(stream), fps=FPS, tap=Tap(stream))
         while True:
             with av.open(str(self._clip)) as source:
                 yield from (packet for packet in source.demux(video=0) if packet.size)

@@ -185,6 +185,16 @@ def test_the_byte_limit_holds_over_all_cameras(tmp_path: Path) -> None:
     assert sorted(left) == [(1, "b"), (2, "a"), (2, "b")]
 
 
+def test_a_store_that_is_not_full_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at all the time, and may hold tens of thousands of samples: memory must not grow with them."""
+    store = SampleStore(tmp_path, max_windows=5, max_bytes=10**6)
+    for seq in range(300):
+        (tmp_path / "yard" / "000000").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "yard" / "000000" / f"{seq:09d}.jpg").write_bytes(b"picture")
+    monkeypatch.setattr("streams.samples._seqs", lambda folder: pytest.fail("listed"))
+    assert store.prune() == 0
+
+
 def test_adding_applies_the_limits_now_and_then(tmp_path: Path) -> None:
     store = SampleStore(tmp_path, max_samples=10, prune_every=5)
     for seq in range(40):

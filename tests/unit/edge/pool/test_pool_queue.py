@@ -413,3 +413,24 @@ def test_the_lowest_free_number_is_taken() -> None:
 )
 def test_sizes_that_pay(times_s: dict[int, float], sizes: tuple[int, ...]) -> None:
     assert worthwhile(times_s) == sizes
+
+
+# --- what comes after -------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_whose_queries_need_the_rest_of_its_time_is_given_up_in_time() -> None:
+    """Pictures take 0.1 s. With 0.5 s left a frame is answered, and not where what comes after it needs 0.45 s of them."""
+    bench = PoolBench("orloj")
+    front = bench.front(TimedModel(bench.clock, each_s=0.1), "a", share_pct=100.0)
+    results: list[object] = []
+    for number in range(8):  # its run times become known
+        bench.ask(front, [number], results, within_s=5.0)
+        bench.pass_time(1.0)
+    results.clear()
+    for number, after_s in ((1, 0.0), (2, 0.2), (3, 0.45)):
+        turn = Turn(deadline_s=bench.clock.monotonic_s() + 0.5, after_s=after_s)
+        bench.ask(front, [number], results, turn=turn)
+        bench.pass_time(1.0)
+    assert results[:2] == [[1], [2]]
+    assert isinstance(results[2], TooLate)
+    bench.end()

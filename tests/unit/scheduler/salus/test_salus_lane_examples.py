@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -481,3 +482,32 @@ def test_the_check_finds_what_is_broken() -> None:
     for what, damaged in broken.items():
         with pytest.raises(AssertionError, match=what):
             damaged.check()
+
+
+# --- spread -----------------------------------------------------------------------------------------------------------
+
+
+def test_equal_jobs_crowd_into_the_first_lane_unless_they_are_spread() -> None:
+    """Sixty equal cameras, four lanes: by size alone 57 of them share one."""
+    jobs = [(f"cam{n}", 1.0, 5.0) for n in range(60)]
+    by_size, spread = (
+        Counter(r.lane for r in admitted(table(1000.0, max_lanes=4, spread=spread), *jobs).residents.values())
+        for spread in (False, True)
+    )
+    assert sorted(by_size.values()) == [1, 1, 1, 57]
+    assert sorted(spread.values()) == [15, 15, 15, 15]
+
+
+def test_spread_takes_no_lane_that_would_have_to_grow() -> None:
+    crowded = admitted(table(100.0, max_lanes=2, spread=True), ("a", 1, 5), ("b", 1, 9), ("c", 1, 9), ("d", 1, 8))
+    assert crowded.residents["c"].lane == 2
+    assert crowded.residents["d"].lane == 2  # lane 1 is emptier, and too small
+    assert crowded.admit("e", need(1, 5)).table.residents["e"].lane == 1
+
+
+def test_spread_leaves_lanes_of_the_other_role_alone() -> None:
+    mixed = table(100.0, max_lanes=2, apart=True, spread=True)
+    mixed = mixed.admit("train", need(1, 5), role="learn").table
+    for n in range(3):
+        mixed = mixed.admit(f"cam{n}", need(1, 5), role="infer").table
+    assert [mixed.residents[f"cam{n}"].lane for n in range(3)] == [2, 2, 2]

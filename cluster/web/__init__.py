@@ -1,0 +1,1 @@
+"""The fleet view: boxes, customers, grants, placements, rollouts, history."""

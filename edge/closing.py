@@ -1,0 +1,124 @@
+"""Ending a box in bounded time: one deadline for all that is waited for, and a second signal that does not wait at all.
+
+What a box has accepted is on the disk by then (database, outbox, labels, journal), so that whoever is not waited for costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import NoReturn
+
+log = logging.getLogger("driftbox")
+
+#: Seconds for the box's threads, of the ten that a clean end may take: web and MQTT say farewell after them.
+THREADS_S = 6.0
+_SLICE_S = 0.05
+
+
+class Closing:
+    """Waits for threads, all together at most `within_s` from the first one on. `hurry` ends all waiting; from any thread."""
+
+    def __init__(self, within_s: float = THREADS_S, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._within_s, self._now_s = within_s, now_s
+        self._until_s: float | None = None
+        self._hurried = threading.Event()
+
+    def hurry(self) -> None:
+        self._hurried.set()
+
+    def left_s(self) -> float:
+        """Seconds that may still be waited."""
+        if self._until_s is None:
+            self._until_s = self._now_s() + self._within_s
+        return 0.0 if self._hurried.is_set() else max(0.0, self._until_s - self._now_s())
+
+    def join(self, threads: Iterable[threading.Thread]) -> list[str]:
+        """Waits for threads to end; names of those that did not."""
+        threads = list(threads)
+        for thread in threads:
+            while thread.is_alive() and self.left_s() > 0:
+                thread.join(min(_SLICE_S, self.left_s()))
+        return [thread.name for thread in threads if thread.is_alive()]
+
+    def all_at_once(self, works: dict[str, Callable[[], None]]) -> list[str]:
+        """Does what takes its time in threads of their own, so that the slowest counts and not the sum; names of what is not done."""
+        threads = [threading.Thread(target=_tried, args=(name, work), name=name, daemon=True) for name, work in works.items()]
+        for thread in threads:
+            thread.start()
+        return self.join(threads)
+
+
+def _tried(name: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:  # the others are to be ended all the same
+        log.exception("%s failed", name)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once, when all of a box is closed: an interpreter with its libraries takes seconds to put itself away."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+class Signals:
+    """SIGTERM and SIGINT over the life of a box: during its start they end that, then they stop the box, and the second one hurries."""
+
+    def __init__(self) -> None:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._stop: Callable[[], None] | None = None
+        self._hurry: Callable[[], None] = lambda: None
+        self._count = 0
+
+    def __enter__(self) -> Signals:
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Takes the signals; again when an event loop that had taken them has ended. Only the main thread can."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._before:
+                signal.signal(number, self._came)
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def runs(self, *, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
+        """From now on the box runs: the first signal stops it, the second hurries, a third ends the process."""
+        self._stop, self._hurry = stop, hurry
+
+    def came(self) -> None:
+        """A signal came while the box runs or ends."""
+        self._count += 1
+        if self._count == 1:
+            log.info("told to stop")
+            if self._stop is not None:
+                self._stop()
+        elif self._count == 2:
+            log.warning("told again: nobody is waited for")
+            self._hurry()
+        else:
+            os._exit(143)
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is not None:
+            self.came()
+            return
+        self._count += 1
+        if self._count > 1:
+            os._exit(128 + number)
+        log.info("told to stop before the box was up")
+        sys.exit(0 if number == signal.SIGTERM else 130)

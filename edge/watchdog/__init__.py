@@ -1,0 +1,1 @@
+"""Looks after the box's own threads: `rules` decides, `live` looks and acts, `systemd` tells the service manager."""

@@ -1,0 +1,43 @@
+// When a camera is watched and learns, and what is kept of it.
+
+import { make } from "../ui.js";
+import { check, field, numeric, text } from "../forms.js";
+
+const SPAN_HINT = "One per line: mon-fri 07:00-19:00, or sat,sun 22:00-06:00, or 00:00-24:00. Empty: always.";
+
+const lines = (value) => value.split("\n").map((line) => line.trim()).filter(Boolean);
+
+export class Times {
+  constructor(draft) {
+    this.title = "Times and clips";
+    const { schedule, recording, objects } = draft;
+    const area = (spans) => { const input = make("textarea", { rows: 2, spellcheck: "false" }); input.value = spans.join("\n"); return input; };
+    this.watch = area(schedule.watch);
+    this.learn = area(schedule.learn);
+    this.zone = text(schedule.time_zone, { maxlength: 64, placeholder: Intl.DateTimeFormat().resolvedOptions().timeZone });
+    this.clips = check("Keep a clip of every object that moves", recording.clips);
+    this.snapshots = check("Keep the best picture of every object", objects.snapshots);
+    this.pre = numeric(recording.pre_s, { min: 0, max: 60, step: 1 });
+    this.post = numeric(recording.post_s, { min: 0, max: 60, step: 1 });
+    this.element = make("div", {},
+      make("fieldset", {}, make("legend", {}, "Schedule"),
+        field("Times of watching", this.watch, `Outside them the camera is not opened. ${SPAN_HINT}`),
+        field("Times of learning", this.learn, `Outside them it is neither labelled nor retrained; analysis goes on. ${SPAN_HINT}`),
+        field("Time zone of these times", this.zone, "As Europe/Berlin. Empty: that of the box.")),
+      make("fieldset", {}, make("legend", {}, "Snapshots and clips"), this.snapshots.element, this.clips.element,
+        make("div", { class: "row-of-fields" }, field("Seconds before", this.pre, "before the object is first seen (0 to 60)"),
+          field("Seconds after", this.post, "after it is last seen (0 to 60)")),
+        make("p", { class: "hint" }, "How long they are kept is set for the whole box, in the file: ", make("code", {}, "storage.media.clip_days"), ", ",
+          make("code", {}, "snapshot_days"), " and ", make("code", {}, "max_gib"), ". The values in force stand under ",
+          make("a", { href: "#/settings/box" }, "Settings"), ".")));
+  }
+
+  take(draft) {
+    const [pre, post] = [this.pre.valueAsNumber, this.post.valueAsNumber];
+    if (![pre, post].every((value) => Number.isFinite(value) && value >= 0 && value <= 60)) return "Seconds before and after must be 0 to 60.";
+    draft.schedule = { time_zone: this.zone.value.trim(), watch: lines(this.watch.value), learn: lines(this.learn.value) };
+    draft.recording = { ...draft.recording, clips: this.clips.input.checked, pre_s: pre, post_s: post };
+    draft.objects = { ...draft.objects, snapshots: this.snapshots.input.checked };
+    return "";
+  }
+}

@@ -1,0 +1,131 @@
+#!/bin/sh
+# Installs Driftbox as a service, or takes it away again: sh scripts/service.sh install | uninstall. Called by `make install` and
+# `make uninstall`, from a clone of the source tree.
+#
+#   PREFIX=/opt/driftbox  where the program goes     PYTHON=python3.12  which Python
+#   PURGE=1               uninstall: configuration and data go as well, without asking
+#   DESTDIR=/some/root    writes below that root and only prints what it would do to this system (users, services)
+#   SKIP_ENV=1            leaves the Python environment as it is (packages, tests)
+set -eu
+
+prefix="${PREFIX:-/opt/driftbox}"
+root="${DESTDIR:-}"
+user=driftbox
+config=/etc/driftbox/box.yaml
+data=/var/lib/driftbox
+cache=/var/cache/driftbox
+unit=/etc/systemd/system/driftbox.service
+journal=/etc/systemd/journald@driftbox.conf
+link=/usr/local/bin/driftbox
+here="$(cd "$(dirname "$0")/.." && pwd)"
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'error: %s\n' "$1" >&2; exit "${2:-3}"; }
+
+# What changes this system beyond files: printed only, when a root is given.
+system() {
+    if [ -n "$root" ]; then say "would run: $*"; else "$@"; fi
+}
+
+need_root() {
+    [ -n "$root" ] || [ "$(id -u)" -eq 0 ] || fail "this needs root. Type:  sudo make $1"
+    [ -n "$root" ] || command -v systemctl >/dev/null 2>&1 || fail "there is no systemd here; run 'driftbox run CONFIG' from your own service manager, or use configs/container"
+}
+
+running() { [ -z "$root" ] && systemctl is-active --quiet driftbox; }
+
+make_user() {
+    if id "$user" >/dev/null 2>&1; then return; fi
+    groups=""
+    for group in video render; do
+        if getent group "$group" >/dev/null 2>&1; then groups="${groups:+$groups,}$group"; fi
+    done
+    system useradd --system --user-group ${groups:+--groups "$groups"} --home-dir "$data" --no-create-home --shell /usr/sbin/nologin "$user"
+}
+
+owned() {  # MODE OWNER PATH: of a folder
+    mkdir -p "$root$3"
+    chmod "$1" "$root$3"
+    if [ -z "$root" ]; then chown "$2" "$3"; fi
+}
+
+back_up() {
+    if [ -f "$root$data/driftbox.db" ] && [ -x "$root$prefix/venv/bin/driftbox" ]; then
+        say "backing the box up before anything changes"
+        system runuser -u "$user" -- "$prefix/venv/bin/driftbox" backup make --data-dir "$data" \
+            || fail "the box could not be backed up, so nothing was changed; see the message above"
+    fi
+}
+
+install_files() {
+    owned 0755 root:root "$prefix"
+    if [ -z "${SKIP_ENV:-}" ]; then
+        DRIFTBOX_SPEC="$here" sh "$here/scripts/install_env.sh" "$root$prefix/venv"
+    fi
+    owned 0750 "root:$user" /etc/driftbox
+    owned 0750 "$user:$user" "$data"
+    owned 0750 "$user:$user" "$cache"
+    if [ -e "$root$config" ]; then
+        say "kept $config as it is"
+    else
+        install -m 0640 "$here/configs/service/box.yaml" "$root$config"
+        if [ -z "$root" ]; then chown "root:$user" "$config"; fi
+        say "wrote $config"
+    fi
+    mkdir -p "$root$(dirname "$unit")" "$root$(dirname "$link")"
+    sed "s|@PREFIX@|$prefix|g" "$here/configs/service/driftbox.service" > "$root$unit.new"
+    chmod 0644 "$root$unit.new"
+    mv "$root$unit.new" "$root$unit"
+    install -m 0644 "$here/configs/service/journald@driftbox.conf" "$root$journal"
+    ln -sfn "$prefix/venv/bin/driftbox" "$root$link"
+}
+
+do_install() {
+    need_root install
+    was_running=no
+    make_user
+    back_up
+    if running; then was_running=yes; system systemctl stop driftbox; fi
+    install_files
+    if [ -f "$root$data/driftbox.db" ]; then
+        system runuser -u "$user" -- "$prefix/venv/bin/driftbox" upgrade "$config" \
+            || fail "the data folder could not be brought to this version; the back-up is in $data/backups"
+    fi
+    system systemctl daemon-reload
+    system systemctl enable --now driftbox
+    if [ "$was_running" = yes ]; then say "upgraded and started again"; else say "installed and started"; fi
+    say "the page:        https://$(hostname 2>/dev/null || echo this-machine):8080 (it shows a certificate of its own at first)"
+    say "the claim code:  sudo journalctl --namespace driftbox -u driftbox -g 'claim code'"
+    say "how it is:       systemctl status driftbox;  driftbox doctor $config"
+}
+
+ask_purge() {
+    if [ -n "${PURGE:-}" ]; then [ "$PURGE" = 1 ]; return; fi
+    if [ ! -t 0 ]; then return 1; fi
+    printf 'Remove configuration, models, samples, clips and back-ups in %s and %s for good? Type yes: ' "$data" "$(dirname "$config")"
+    read -r answer
+    [ "$answer" = yes ]
+}
+
+do_uninstall() {
+    need_root uninstall
+    if [ -e "$root$unit" ]; then system systemctl disable --now driftbox; fi
+    rm -f "$root$unit" "$root$journal" "$root$link"
+    system systemctl daemon-reload
+    rm -rf "$root${prefix:?}/venv"
+    rmdir "$root$prefix" 2>/dev/null || true
+    if ask_purge; then
+        rm -rf "$root$data" "$root$cache" "$root$(dirname "$config")"
+        if id "$user" >/dev/null 2>&1; then system userdel "$user"; fi
+        say "removed, data and configuration included"
+    else
+        rm -rf "$root$cache"
+        say "removed; data stay in $data, configuration in $(dirname "$config") (PURGE=1 removes them)"
+    fi
+}
+
+case "${1:-}" in
+    install) do_install ;;
+    uninstall) do_uninstall ;;
+    *) fail "say install or uninstall" 2 ;;
+esac

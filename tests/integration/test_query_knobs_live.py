@@ -1,0 +1,90 @@
+"""Knobs of single queries on a box that runs: a stored profile joins the camera's menu, and a short device turns the query's knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.schema.queries import QueryEntry
+from edge.profiler.command import keep_profile
+from edge.profiler.live import Profiles, Watching
+from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost
+from edge.queries.base import Tools
+from edge.queries.live import CameraQueries, specs_of
+from scheduler import events as ev
+from scheduler.commands import SetKnobs
+from tests.support.fakes import put_fakes_in_the_zoo
+from tests.support.live_box import CONFIG, LiveBox
+
+LOOP = replace(CONFIG, knob_loop=True, policy="lookahead", window_s=600.0, first_window_s=600.0)
+CROWD = QueryEntry.model_validate(
+    {"name": "crowd", "template": "count", "knobs": {"decode.fps": [0, 5, 1], "decode.height_px": [0], "detect.height_px": [0]}}
+)
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    put_fakes_in_the_zoo(monkeypatch)
+    return
+
+
+def with_query(box: LiveBox) -> None:
+    """Camera a is asked for a crowd; profiles may be written."""
+    watched = box.watched["a"]
+    specs, _ = specs_of([CROWD], task="detection")
+    watched.queries = CameraQueries(specs, Tools(camera_id="a", fps=watched.fps), clock=box.clock)
+    watched.queries.frame_cost_s = lambda *, with_cpu: None  # type: ignore[method-assign]  # the said cost stays
+    watching = Watching(task="detection", model="fake", fps=watched.fps, machine="here")
+    box.runtime.parts.profiles = Profiles(box.store, lambda camera: watching, lambda camera, text: None)
+
+
+def profile(fps: float, *, core_frac: float) -> CameraProfile:
+    """All frames need so much of a core; one a second a fifth of that, for 90 % of the quality."""
+    points = ((0, 1.0, core_frac), (1, 0.9, core_frac / 5))
+    options = tuple(
+        MeasuredOption(
+            name=f"fps={rate}", setting={"decode.fps": rate, "decode.height_px": 0, "detect.height_px": 0, "detect.model": ""},
+            quality=quality, device_s=0.0, cpu_s=cpu_s, fps=fps,
+        )
+        for rate, quality, cpu_s in points
+    )  # fmt: skip
+    return CameraProfile(
+        camera="a/crowd", task="detection", model="fake", golden="its golden setting", source="test", clip_s=10.0, frames=50, fps=fps,
+        watched_fps=fps, machine="here", options=options, cost=ProfilingCost(search_s=1.0, settings=2, of_settings=2),
+    )  # fmt: skip
+
+
+def setting(box: LiveBox) -> object:
+    queries = box.watched["a"].queries
+    assert queries is not None
+    return queries.reports()[0].setting["decode.fps"]
+
+
+def test_a_query_that_needs_too_much_gives_way_by_its_own_knob(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LOOP, cost_s=0.04) as box:
+        with_query(box)
+        box.wait_frames("a")
+        stream = box.runtime.parts.engine.state.streams["a"]
+        assert (stream.knob, setting(box)) == ("every", 0)
+        keep_profile(tmp_path / "data", profile(box.watched["a"].fps, core_frac=1.5))  # of one core
+        box.wait(lambda: stream.knob == "every crowd:2", "the query looks at a frame a second, the camera at all")
+        box.wait(lambda: setting(box) == 1, "and does")
+        assert any("crowd" in text for text in box.noted("profile-taken-up"))
+        assert box.watched["a"].worker.errors == 0
+        keep_profile(tmp_path / "data", profile(box.watched["a"].fps, core_frac=0.1))
+        box.wait(lambda: (stream.knob, setting(box)) == ("every", 0), "there is room for all of it again")
+        box.wait_frames("a")
+        replayed = box.replayed()
+        assert replayed.exact
+        assert len(box.seen(ev.KnobsDue)) >= 2
+        assert {"every", "every crowd:2"} <= told_knobs(box)
+
+
+def told_knobs(box: LiveBox) -> set[str]:
+    """Names of knobs that the journal's commands set."""
+    text = "".join(path.read_text() for path in sorted(box.folder.events_dir.glob("*.jsonl")))
+    assert SetKnobs.__name__ in text
+    return {name for name in ("every", "every crowd:2") if f'"knobs":"{name}"' in text.replace('": "', '":"')}

@@ -1,0 +1,116 @@
+"""One real Ray cluster of three nodes for all Ray tests of a process: begun when it is first asked for, gone when the process ends.
+
+A test that kills a node leaves fewer; the next one that asks gets a new node in its place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.engines.ray_engine import RayEngine
+from cluster.engines.ray_nodes import RayNodes
+
+CPUS = 4
+NODES = 3
+#: Long enough for a worker process to begin on a machine that is busy with other tests.
+PATIENCE_S = 60.0
+#: A waiting task that could run would begin within so much on a warm cluster.
+QUIET_S = 0.4
+
+_shared: list[RayNodes] = []
+
+
+def shared_nodes() -> RayNodes:
+    """Three alive nodes."""
+    if not _shared:
+        _shared.append(RayNodes())
+        atexit.register(_end)
+    # Clusters of several test processes begin one after the other: all at once they starve each other on a small machine.
+    with open(Path(tempfile.gettempdir()) / "driftbox-ray-start.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for tries_left in (2, 1, 0):
+            try:
+                return _filled(_shared[0])
+            except Exception:  # Ray gives a node 30 s to begin, which a machine full of other tests may need
+                if not tries_left:
+                    raise
+                if not _shared[0].ids:  # the head itself: begin from nothing
+                    _shared[0].close()
+                    _shared[0] = RayNodes()
+    raise AssertionError("not reached")
+
+
+def _filled(nodes: RayNodes) -> RayNodes:
+    while len(nodes.ids) < NODES:
+        nodes.add(cpus=CPUS, labels={"driftbox/box": f"box{len(nodes.ids)}"})
+    return nodes
+
+
+@contextmanager
+def ray_engine(*, grace_s: float = 2.0) -> Iterator[tuple[RayEngine, RayNodes]]:
+    """An engine on the shared cluster. What it made is gone afterwards, the cluster and this process's part in it stay."""
+    nodes = shared_nodes()
+    engine = RayEngine(nodes.settings, grace_s=grace_s, leave=False)
+    try:
+        yield engine, nodes
+    finally:
+        engine.close()
+        clear_resources(engine)
+
+
+def clear_resources(engine: RayEngine) -> None:
+    for node in engine.nodes():
+        for name in set(node.total) - {"CPU", "GPU", "memory_mib"}:
+            until(lambda name=name, node=node: engine.set_resource(name, 0, node.id) == 0)  # type: ignore[misc]
+
+
+def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """Whether it came true in time."""
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def quiet() -> None:
+    """Waits as long as Ray needs to do what it is going to do."""
+    time.sleep(QUIET_S)
+
+
+def _end() -> None:
+    import ray
+
+    ray.shutdown()
+    for nodes in _shared:
+        nodes.close()
+
+
+# --- work that tests submit, by its entry -----------------------------------------------------------------------------
+
+
+def never_listens(context: object) -> None:
+    """Looks at nothing, for longer than any test."""
+    time.sleep(600)
+
+
+def dies(context: object) -> None:
+    """As if the system had killed it."""
+    os._exit(7)
+
+
+def dies_once(context: object, *, mark: str) -> str:
+    """As if the system had killed it, the first time."""
+    if not os.path.exists(mark):
+        with open(mark, "w"):
+            pass
+        os._exit(7)
+    return "done"

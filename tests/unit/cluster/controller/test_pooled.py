@@ -1,0 +1,88 @@
+"""Who is asked for samples, and the training service's parcels in the controller's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.controller.pooled import FolderPost, Wanted, _member, asked, offered_to
+from cluster.controller.serve import FleetFolder
+from configs.errors import EnvironmentLacking, UsageError
+from edge.clock import SystemClock
+from scheduler.fleet.types import CameraKey, CameraReport
+from scheduler.types import RetrainConfig
+
+CONFIG = RetrainConfig(name="night")
+
+
+def camera(
+    name: str, *, home: str = "north", customer: str = "acme", arch: str = "tinydet-edge", consent: bool = True
+) -> CameraReport:
+    return CameraReport(camera=CameraKey(home=home, camera=name), customer=customer, arch=arch, consent=consent)
+
+
+def wanted(**more: object) -> Wanted:
+    return Wanted(name="night", arch="tinydet-edge", config=CONFIG, **more)  # type: ignore[arg-type]
+
+
+SEEN = [
+    ("north", camera("gate")),
+    ("north", camera("dock", customer="bolt")),
+    ("north", camera("hall", consent=False)),
+    ("south", camera("lane", home="south")),
+    ("south", camera("yard", home="south", arch="yolo11n")),
+]
+
+
+def test_whoever_consents_is_asked_where_the_camera_is_watched() -> None:
+    found = {r.box: [str(key) for key in r.cameras] for r in asked(SEEN, wanted(), "night-1")}
+    assert found == {"north": ["north/dock", "north/gate"], "south": ["south/lane"]}
+    request = asked(SEEN, wanted(), "night-1")[0]
+    assert (request.id, request.trainer, request.arch) == ("night-1", "fleet", "tinydet-edge")
+
+
+def test_only_a_customers_or_a_boxs_cameras() -> None:
+    assert [str(k) for r in asked(SEEN, wanted(customer="bolt"), "n") for k in r.cameras] == ["north/dock"]
+    assert [r.box for r in asked(SEEN, wanted(boxes=("south",)), "n")] == ["south"]
+
+
+def test_the_model_is_offered_to_those_it_is_for_also_where_no_samples_came_from() -> None:
+    cameras = [one for _, one in SEEN]
+    assert [str(key) for key in offered_to(cameras, wanted())] == ["north/dock", "north/gate", "north/hall", "south/lane"]
+    assert [str(key) for key in offered_to(cameras, wanted(customer="acme"))] == ["north/gate", "north/hall", "south/lane"]
+    assert [str(key) for key in offered_to(cameras, wanted(customer="bolt"))] == ["north/dock"]
+
+
+@pytest.mark.parametrize("more", [{"customer": "nobody"}, {"boxes": ("west",)}])
+def test_nobody_who_may_give_is_said_with_what_to_do(more: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="may give samples") as refused:
+        asked(SEEN, wanted(**more), "n")
+    assert "fleet.consent" in refused.value.remedy
+
+
+def test_a_camera_that_does_not_consent_is_never_asked() -> None:
+    silent = [(box, camera(one.camera.camera, home=one.camera.home, consent=False)) for box, one in SEEN]
+    with pytest.raises(UsageError):
+        asked(silent, wanted(), "n")
+
+
+def test_parcels_lie_in_the_controllers_folder(tmp_path: Path) -> None:
+    folder = FleetFolder(tmp_path, SystemClock())
+    try:
+        post = FolderPost(folder)
+        with pytest.raises(EnvironmentLacking) as missing:
+            post.get("fleet.samples.night.north.end")
+        assert missing.value.code == "not_found"
+        post.put("north.collect.night", b"sealed")
+        post.put("north.collect.night", b"sealed")
+        assert post.get("north.collect.night") == b"sealed"
+        assert "north.collect.night" in folder.parcels.ids()
+        with pytest.raises(UsageError):
+            post.certificate_of("north")
+        with pytest.raises(EnvironmentLacking, match="no certificate yet"):
+            _member(folder)
+        folder.authority.server(["127.0.0.1"], now_utc_s=folder.clock.utc_s())
+        assert _member(folder).box == "fleet"
+    finally:
+        folder.close()

@@ -1,0 +1,130 @@
+"""What a running box does for a camera that changes boxes: its state is looked for and taken on, and what stays is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import UsageError
+from configs.load import parse_config
+from edge.fleet.camera_state import CameraState
+from edge.fleet.handoff_box import Labels, RunningCameras
+from edge.fleet.parcels import CameraParcel, packed, unpacked
+from edge.objects.carried import ObjectsState
+from edge.queries.carried import QueryStates
+from edge.store.store import Store
+from scheduler.fleet.types import CameraKey
+from scheduler.types import Detections, Frame
+from streams.samples import SampleStore
+
+KEY = CameraKey(home="a", camera="gate")
+STATE = CameraState.of(KEY, 1.0, None, QueryStates(size_px=(64, 48), nodes={}))
+ENTRY = parse_config("cameras: [{id: gate, url: 'rtsp://10.0.0.9/gate'}]").cameras[0]
+
+
+class Told:
+    """In the place of a camera's objects and queries."""
+
+    def __init__(self, anew: Any = "") -> None:
+        self.anew, self.taken = anew, list[tuple[Any, float]]()
+
+    def hand_over(self, *wait: Any) -> Any:
+        return None
+
+    def take_on(self, state: ObjectsState | QueryStates, base_s: float) -> Any:
+        self.taken.append((state, base_s))
+        return self.anew
+
+
+class Box:
+    """A box that watches the camera `gate`; said: its notes."""
+
+    def __init__(self, folder: Path, watched: SimpleNamespace | None = None) -> None:
+        self.said = list[str]()
+        self.samples = SampleStore(folder / "samples")
+        runtime: Any = SimpleNamespace(
+            watched={"gate": watched} if watched else {}, note_from_anywhere=lambda note: self.said.append(note.text)
+        )
+        control: Any = SimpleNamespace(
+            cameras=lambda: SimpleNamespace(cameras=[SimpleNamespace(entry=ENTRY)], find=lambda id: SimpleNamespace(entry=ENTRY)),
+            give_back=lambda camera: None,
+        )  # fmt: skip
+        kept: Any = SimpleNamespace(samples_dir=folder / "samples", root=folder)
+        self.cameras = RunningCameras(runtime, control, kept, Store(folder / "box.db"))
+
+    def label(self, seq: int, split: str, *, person: bool = False) -> None:
+        image = np.full((48, 64, 3), 90, np.uint8)
+        ref = self.samples.add(Frame(stream="gate", seq=seq, captured_s=seq, captured_utc=1e9, image=image), 3)
+        self.samples.label(ref, Detections.empty(), "golden", split)
+        if person:
+            self.samples.correct(ref, Detections.empty())
+
+
+def carried(box: Box) -> CameraParcel:
+    return unpacked(packed(box.cameras.pack("gate", KEY)), KEY)
+
+
+def test_who_gets_a_camera_is_told_which_labels_stay_where_they_were_made(tmp_path: Path) -> None:
+    source, target = Box(tmp_path / "a"), Box(tmp_path / "b")
+    for seq in range(4):
+        source.label(seq, "holdout" if seq == 0 else "train", person=seq == 3)
+    parcel = carried(source)
+    assert parcel.known["labels"] == {"labelled": 4, "by_person": 1, "held_out": 1}
+    target.cameras.bring_in("gate", parcel, "a")
+    (said,) = target.said
+    assert "stay on box a: 4 pictures, 1 of them corrected by a person, 1 held out" in said
+
+
+def test_where_there_are_no_labels_nothing_is_said(tmp_path: Path) -> None:
+    source, target = Box(tmp_path / "a"), Box(tmp_path / "b")
+    target.cameras.bring_in("gate", carried(source), "a")
+    assert target.said == []
+
+
+@pytest.mark.parametrize(
+    "labels", [None, 3, {}, {"labelled": "x" * 9, "by_person": 0, "held_out": 0}, {"labelled": -1}, {"more": 1}]
+)
+def test_a_sender_that_says_odd_things_of_its_labels_is_not_repeated(tmp_path: Path, labels: Any) -> None:
+    target = Box(tmp_path / "b")
+    target.cameras.bring_in("gate", CameraParcel(camera=KEY, document={}, known={"labels": labels}), "a")
+    assert target.said == []
+
+
+def test_a_state_is_taken_on_by_who_is_there_and_what_begins_anew_is_said(tmp_path: Path) -> None:
+    objects, queries = Told("its zones are other ones"), Told(["lines.track: nothing came of it"])
+    box = Box(tmp_path, SimpleNamespace(objects=objects, queries=queries))
+    box.cameras.take_on("gate", STATE, 7.5)
+    assert (objects.taken, queries.taken) == ([], [(STATE.queries, 7.5)])
+    assert "objects: nothing came of them; lines.track: nothing came of it" in box.said[0]
+    well = Box(tmp_path / "well", SimpleNamespace(objects=None, queries=Told([])))
+    well.cameras.take_on("gate", STATE, 7.5)
+    assert "go on where the box before has left them" in well.said[0]
+
+
+def test_a_camera_that_is_gone_meanwhile_has_no_state_and_takes_none(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    assert box.cameras.leave("gate", KEY, "b", 1.0) is None
+    box.cameras.take_on("gate", STATE, 7.5)
+    assert box.said == []
+
+
+def test_more_than_anybody_takes_on_is_said_not_raised_as_something_else(tmp_path: Path) -> None:
+    class Crowd(Told):
+        def hand_over(self, *wait: Any) -> Any:
+            return QueryStates(size_px=(0, 0), nodes={})
+
+    box = Box(tmp_path, SimpleNamespace(objects=None, queries=Crowd()))
+    with pytest.raises(UsageError, match="not one that travels"):
+        box.cameras.leave("gate", KEY, "b", 1.0)
+
+
+def test_labels_are_counted_among_the_newest_pictures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.fleet.handoff_box.MOST_COUNTED", 2)
+    box = Box(tmp_path)
+    for seq in range(5):
+        box.label(seq, "train")
+    assert box.cameras._labels("gate") == Labels(labelled=2, by_person=0, held_out=0)

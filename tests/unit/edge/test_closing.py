@@ -1,0 +1,65 @@
+"""Ending in bounded time: one deadline for all, and nobody is waited for after a second signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from edge.closing import Closing, Signals
+
+
+def waiting(event: threading.Event, name: str) -> threading.Thread:
+    thread = threading.Thread(target=event.wait, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_all_together_have_one_deadline() -> None:
+    now_s, calls = [0.0], [0]
+
+    def clock() -> float:
+        calls[0] += 1
+        now_s[0] += 1.0  # each look at the clock takes a second
+        return now_s[0]
+
+    event = threading.Event()
+    threads = [waiting(event, f"t{n}") for n in range(5)]
+    assert Closing(6.0, now_s=clock).join(threads) == [t.name for t in threads]
+    assert now_s[0] < 20, "the deadline counts for all of them, not for each"
+    event.set()
+
+
+def test_who_is_done_is_not_named_and_what_fails_does_not_keep_the_others() -> None:
+    done: list[str] = []
+
+    def bad() -> None:
+        raise RuntimeError("made up")
+
+    assert Closing(60.0).all_at_once({"a": lambda: done.append("a"), "bad": bad, "b": lambda: done.append("b")}) == []
+    assert sorted(done) == ["a", "b"]
+
+
+def test_a_hurry_ends_the_waiting() -> None:
+    closing, event = Closing(3600.0), threading.Event()
+    thread = waiting(event, "slow")
+    threading.Timer(0.05, closing.hurry).start()
+    assert closing.join([thread]) == ["slow"]
+    assert closing.left_s() == 0.0
+    event.set()
+
+
+def test_signals_end_the_start_then_stop_then_hurry() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGTERM)
+        assert ended.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    happened: list[str] = []
+    with Signals() as signals:
+        signals.runs(stop=lambda: happened.append("stop"), hurry=lambda: happened.append("hurry"))
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert happened == ["stop", "hurry"]
