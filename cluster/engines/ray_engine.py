@@ -363,7 +363,7 @@ class RayEngine:
                 self._tell(record, "cancelled")
             elif record.orphaned:
                 self._tell(record, "lost", problem=_GANG_LOST)
-            elif node is None or node not in alive:
+            elif node is None or node not in alive or not _answers(node):
                 self._tell(record, "lost", problem=f"node {node} is gone")
             else:
                 self._tell(record, "failed", problem=f"its process died: {first_line(error)}")
@@ -427,6 +427,18 @@ class RayEngine:
             subject=self.address,
             remedy="is its head running?",
         )
+
+
+def _answers(node: NodeId) -> bool:
+    """Whether its raylet takes a connection. Workers die with their raylet and are heard of at once, the node seconds later: the
+    head waits for several missed heartbeats before it gives a node up."""
+    found = [(row["NodeManagerAddress"], row["NodeManagerPort"]) for row in _ray().nodes() if row["NodeID"] == node]
+    try:
+        for address in found:
+            socket.create_connection(address, timeout=_HEAD_S).close()
+    except OSError:
+        return False
+    return bool(found)
 
 
 def _ray() -> Any:

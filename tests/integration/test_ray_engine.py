@@ -194,6 +194,21 @@ def test_work_of_a_gang_is_lost_with_the_gang_on_the_nodes_that_are_left_too() -
         engine.release("torn")
 
 
+def test_work_is_lost_with_its_node_though_the_head_has_not_noticed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ray_cluster.ray_engine() as (engine, cluster):
+        task, node = next(_ids), cluster.ids[-1]
+        engine.set_resource("there", 1, node)
+        engine.submit(Task(id=task, demands={"there": 1}, work=Work(entry=f"{HERE}:until_cancelled")))
+        assert until(lambda: state(engine, task) == "running")
+        known = set(cluster.ids)
+        monkeypatch.setattr(engine, "_alive", lambda: known)  # several heartbeats must be missing before Ray gives a node up
+
+        cluster.kill(node)
+
+        assert until(lambda: engine.status([task])[task].ended)
+        assert (state(engine, task), engine.status([task])[task].problem) == ("lost", f"node {node} is gone")
+
+
 def test_calls_under_which_the_head_stops_answering_end_and_later_ones_are_answered(
     shared: tuple[RayEngine, RayNodes], nodes: list[str]
 ) -> None:

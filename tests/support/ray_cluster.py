@@ -10,10 +10,11 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.engines.base import NodeId
 from cluster.engines.ray_engine import RayEngine
 from cluster.engines.ray_nodes import RayNodes
 
@@ -62,11 +63,12 @@ def ray_engine(*, grace_s: float = 2.0) -> Iterator[tuple[RayEngine, RayNodes]]:
         yield engine, nodes
     finally:
         engine.close()
-        clear_resources(engine)
+        clear_resources(engine, nodes.ids)
 
 
-def clear_resources(engine: RayEngine) -> None:
-    for node in engine.nodes():
+def clear_resources(engine: RayEngine, ids: Sequence[NodeId]) -> None:
+    """ids: of nodes that were not killed; the head may not have noticed yet that others are gone."""
+    for node in (node for node in engine.nodes() if node.id in ids):
         for name in set(node.total) - {"CPU", "GPU", "memory_mib"}:
             until(lambda name=name, node=node: engine.set_resource(name, 0, node.id) == 0)  # type: ignore[misc]
 
