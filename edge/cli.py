@@ -111,7 +111,7 @@ def run(
         loaded = loaded.model_copy(update={"web": loaded.web.model_copy(update={"port": port})})
     prepare(loaded)
     from edge.closing import leave
-    from edge.wiring import run_box
+    from edge.wiring.running import run_box
 
     leave(run_box(loaded, demo=config is None, file=config, say=say_json_line if json else say))
 
@@ -169,7 +169,7 @@ def calibrate(
     loaded = load_in_force(config, data_dir)
     prepare(loaded)
     from edge.calibrate import table
-    from edge.wiring import calibrate_box
+    from edge.wiring.calibrating import calibrate_box
 
     with make_progress(enabled=not json) as progress:
         bar = progress.task("measurements", total=100)
@@ -275,7 +275,7 @@ def evaluate(
     prepare(loaded)
     from edge.evaluate import EvaluateOptions, evaluate_command
     from edge.evaluate.command import RETRAIN
-    from edge.wiring import engine_config, labelling_of, retrain_configs, scoring_of
+    from edge.wiring.settings import engine_config, labelling_of, retrain_configs, scoring_of
     from models.tasks.registry import task_of
 
     chosen, usual = task_of(task), loaded.models.for_task(task)

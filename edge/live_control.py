@@ -51,7 +51,7 @@ TIMES_S, SERVES_S = 5.0, 10.0
 
 
 class Maker(Protocol):
-    """What makes cameras; `edge.wiring` has it. refusal: why this box cannot take cameras in while it runs, '': it can."""
+    """What makes cameras; `edge.wiring.cameras` has it. refusal: why this box cannot take cameras in while it runs, '': it can."""
 
     @property
     def refusal(self) -> str: ...

@@ -23,7 +23,7 @@ from configs.load import parse_config
 from configs.schema import BoxConfig
 from edge.evaluate.command import RETRAIN
 from edge.logs import set_up_logging
-from edge.wiring import Box, built
+from edge.wiring.box import Box, built
 from scheduler.commands import ReportWindow
 from streams.rtsp_process import MountSpec, RtspServerProcess
 

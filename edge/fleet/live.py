@@ -89,7 +89,7 @@ def member_of(folder: MemberFolder) -> Member:
 
 
 def handlers(seat: Seat, box: Any) -> Handlers:
-    """Of a membership of a built box (`edge.wiring.Box`). Raises StorageError, and what `member_of` raises."""
+    """Of a membership of a built box (`edge.wiring.box.Box`). Raises StorageError, and what `member_of` raises."""
     folder, root, me = seat.box.folder, box.folder.root, seat.member.box
     post, running = SeatPost(seat), _cameras(seat.box, box)
 

@@ -344,7 +344,7 @@ def renewal_is_due(began_s: float, ends_s: float, now_s: float) -> bool:
 
 
 def fleet_part(box: Any, status: StatusSource, control: LiveControl, *, tell: Callable[[str], None]) -> FleetPart:
-    """Of a built box (`edge.wiring.Box`)."""
+    """Of a built box (`edge.wiring.box.Box`)."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request; what matters is said here
     seen = FleetBox(
         runtime=box.runtime, status=status, control=control, config=lambda: box.config, folder=MemberFolder(box.folder.root),

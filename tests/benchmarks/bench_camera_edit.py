@@ -1,6 +1,6 @@
 """Cameras added, edited and removed on a box that runs: frames that its other cameras lose meanwhile.
 
-The box is the real one (`edge.wiring.built`) with rendered cameras over RTSP and its real models. One camera comes, is changed in
+The box is the real one (`edge.wiring.box.built`) with rendered cameras over RTSP and its real models. One camera comes, is changed in
 every way (name and zones, masks, rate, another address, another model), stops to learn, is switched off and on, and goes, again and
 again. For the others every frame that was decoded counts: one that is not analysed is lost. Beside it stand as many seconds without an
 edit, because frames are also late where nothing is changed. Anchor: Frigate reads its configuration at a start, which takes all
@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from configs.load import parse_config
 from edge.inference import InferenceWorker, Shown
 from edge.live_control import LiveControl
-from edge.wiring import Box, built
+from edge.wiring.box import Box, built
 from models.serving.served import ServedDetector
 from models.zoo import load_detector
 

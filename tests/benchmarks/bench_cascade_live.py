@@ -32,7 +32,7 @@ import torch
 from configs.load import parse_config
 from edge.queries.live import CameraQueries
 from edge.queries.runner import Outcome
-from edge.wiring import Box, built
+from edge.wiring.box import Box, built
 from tests.benchmarks.bench_serving_live import DATA, LACKING, eventually, share
 from tests.support.pace import slowness
 

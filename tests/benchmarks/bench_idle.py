@@ -37,7 +37,8 @@ import torch
 torch.set_num_threads(1)
 import fastapi, uvicorn, cv2, av, paho.mqtt.client, prometheus_client
 from configs.load import load_config
-from edge.wiring import load_goldens, models_of, plain_picture
+from edge.wiring.models import load_goldens, plain_picture
+from edge.wiring.settings import models_of
 from models.tasks.registry import task_of
 import sys, psutil
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Three real cameras on a live box while a retraining goes on: frames answered by their deadline, lag and shares, by way of serving.
 
 Two cameras detect with one model, the third finds what moves and classifies it (a cascade). Each way of serving (`scheduler.serving`)
-runs a box of its own (`edge.wiring.built`: real decoding, real models, real training) in turns, several rounds, so that what else the
+runs a box of its own (`edge.wiring.box`: real decoding, real models, real training) in turns, several rounds, so that what else the
 machine does hits all of them alike. Counted from the moment the first retraining runs.
 
 --virtual: the same question without the machine (`tests.support.serving_race`): real workers, lanes, shares and policies in virtual
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import parse_config
-from edge.wiring import Box, built
+from edge.wiring.box import Box, built
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 LACKING = 3

@@ -1,6 +1,6 @@
 """1,000 model swaps on a box that runs, and rollbacks by command: missed frame intervals, gaps, memory, time to go back.
 
-The box is the real one (`edge.wiring.built`) with one rendered camera over RTSP and no retraining. Each swap is what a SwapModel of the
+The box is the real one (`edge.wiring.box`) with one rendered camera over RTSP and no retraining. Each swap is what a SwapModel of the
 engine does: read the version from disk, verify, build, warm, admit it durably, exchange between two frames; the models take turns.
 Beside it stands the same camera without swaps, because frames also come late where nothing is swapped. A rollback is what `driftbox
 models rollback` does, from the moment the command begins to the first frame of the other model.
@@ -26,7 +26,7 @@ from configs.load import load_config
 from edge.inference import InferenceWorker, SwapRecord
 from edge.models_admin import rollback
 from edge.runtime import BoxRuntime
-from edge.wiring import built
+from edge.wiring.box import built
 from scheduler import events as ev
 from scheduler.commands import SwapModel
 from scheduler.types import RetrainConfig

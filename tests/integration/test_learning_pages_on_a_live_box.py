@@ -15,7 +15,7 @@ import pytest
 from edge.labels_admin import FolderLabels
 from edge.web.serve import WebServer
 from edge.web.services import Services
-from edge.wiring import _with_learning
+from edge.wiring.running import _with_learning
 from scheduler import events as ev
 from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import LiveBox

@@ -135,7 +135,7 @@ def _goes_on(config: Path, log: Path, port: int) -> None:
 
 
 #: Imported once, in the process that the boxes are forked from: imports take most of a box's start, and a kill hits nothing in them.
-PRELOADED = ["edge.cli", "edge.wiring", "edge.web.serve", "tests.support.kill_rounds"]
+PRELOADED = ["edge.cli", "edge.wiring.running", "edge.web.serve", "tests.support.kill_rounds"]
 
 
 def _start(config: Path, log: Path) -> ForkServerProcess:

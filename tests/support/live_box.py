@@ -31,7 +31,7 @@ from edge.shadow import ShadowRules
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import Store
-from edge.wiring import hand_over, processes_of, serve_in_process
+from edge.wiring.compute import hand_over, processes_of, serve_in_process
 from models.detector import Detector
 from models.fake import FakeDetector
 from models.tasks.base import Task

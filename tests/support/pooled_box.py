@@ -12,7 +12,7 @@ from edge.gpu.lanes import LaneBackend
 from edge.gpu.pooled import PooledBackend
 from edge.pool.pool import Pool
 from edge.runtime import Watched, trained_form
-from edge.wiring import serve_in_pool
+from edge.wiring.compute import serve_in_pool
 from models.detector import Detector
 from scheduler.orloj.registry import make_batch_policy
 from tests.support.live_box import CONFIG, LiveBox

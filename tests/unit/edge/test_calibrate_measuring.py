@@ -18,7 +18,8 @@ from edge.gpu.base import Lane
 from edge.gpu.lanes import LaneBackend
 from edge.speed_file import MeasuredSpeed, SpeedFile, read_speed, usable_speed, write_speed
 from edge.store.folder import DataFolder
-from edge.wiring import measured_speed, models_of, speed_of
+from edge.wiring.compute import measured_speed
+from edge.wiring.settings import models_of, speed_of
 from scheduler.ekya.estimate import SpeedCurve
 from tests.support.fakes import FreeLane
 
@@ -262,7 +263,7 @@ def test_a_folder_in_its_place_is_nothing_and_a_disk_error_is_said(tmp_path: Pat
 
 
 def test_the_box_plans_with_what_was_measured_here_for_its_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.wiring.machine", lambda: HERE["machine"])
+    monkeypatch.setattr("edge.wiring.compute.machine", lambda: HERE["machine"])
     config, backend = load_demo(), LaneBackend(capacity_pct=100)
     assert models_of(config) == [("detection", "tinydet-edge", "tinydet-golden")]
     said: list[str] = []
@@ -280,7 +281,7 @@ def test_the_box_plans_with_what_was_measured_here_for_its_own_models(tmp_path: 
 @pytest.mark.slow
 def test_the_jobs_of_the_demos_models_really_run() -> None:
     """One iteration of each, with the real built-in models."""
-    from edge.wiring import subjects_of
+    from edge.wiring.calibrating import subjects_of
 
     found = subjects_of(load_demo(), "detection", "tinydet-edge", "tinydet-golden")
     assert [(s.kind, s.model, s.role) for s in found] == [

@@ -9,7 +9,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import load_config
 from configs.units import CLASSES
-from edge.wiring import labelling_of
+from edge.wiring.settings import labelling_of
 from models.golden import IGNORED, Labelling
 
 CAMERA = "cameras:\n  - {id: a, url: 'rendered:street?seed=1'}\n"

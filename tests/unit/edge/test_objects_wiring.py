@@ -15,7 +15,7 @@ from edge.live_control import LiveControl
 from edge.media.folder import MediaFolder
 from edge.media.parts import Media, media_of, rules_of
 from edge.store.store import Store
-from edge.wiring import camera_of, clips_of, objects_of
+from edge.wiring.cameras import camera_of, clips_of, objects_of
 
 MASK = [[0, 0], [0.5, 0], [0.5, 1]]
 URL = "rtsp://192.0.2.1/sub"

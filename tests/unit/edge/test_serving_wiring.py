@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from configs.load import parse_config
-from edge import wiring
 from edge.clock import SystemClock
 from edge.form_making import PICTURES
 from edge.store.folder import DataFolder
 from edge.store.store import Store
+from edge.wiring.models import serving_of
 from models.fake import FakeDetector, scripted_image
 from models.serving.served import Deferred
 from models.tasks.detection import DETECTION
@@ -31,7 +31,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 def serving(parts: Parts, models: str = "{}"):  # type: ignore[no-untyped-def]
     config = parse_config(f'{{cameras: [{{id: yard, url: "rendered:yard"}}], models: {models}}}')
-    return wiring.serving_of(config, *parts, SystemClock(), lambda camera: DETECTION)
+    return serving_of(config, *parts, SystemClock(), lambda camera: DETECTION)
 
 
 def add(samples: SampleStore, window: int, seqs: range) -> None:

@@ -11,11 +11,17 @@ import pytest
 from configs.errors import ConfigError, DriftboxError
 from configs.load import load_demo, parse_config
 from configs.schema import BoxConfig
-from edge import wiring
 from edge.clock import SystemClock
 from edge.gpu.fake_nvml import FakeGpu, FakeNvml
 from edge.store.store import Store
+from edge.wiring import compute, models
+from edge.wiring.box import next_window
+from edge.wiring.compute import watched_devices
+from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited
+from edge.wiring.rendered import rendered_server, script_of
+from edge.wiring.settings import device_of_models, engine_config, retrain_configs, scoring_of, serving_form, speed_of
 from models.fake import FakeDetector
+from models.tasks.registry import task_of
 from scheduler.commands import Note
 from scheduler.types import RetrainConfig, WindowOutcome
 from streams.rendered.serve import DEMO_CAMERAS
@@ -29,7 +35,7 @@ def config_of(text: str) -> BoxConfig:
 
 def script(url: str, id: str = "cam"):  # type: ignore[no-untyped-def]
     (entry,) = config_of(f'cameras: [{{id: {id}, url: "{url}"}}]').cameras
-    return wiring.script_of(entry)
+    return script_of(entry)
 
 
 def test_a_rendered_address_says_everything() -> None:
@@ -68,7 +74,7 @@ def test_a_wrong_rendered_address_is_a_configuration_error(url: str) -> None:
 
 def test_every_demo_camera_can_be_made() -> None:
     demo = load_demo()
-    scripts = [wiring.script_of(entry) for entry in demo.active_cameras if entry.url.scheme == "rendered"]
+    scripts = [script_of(entry) for entry in demo.active_cameras if entry.url.scheme == "rendered"]
     assert [s.id for s in scripts] == [c.id for c in DEMO_CAMERAS]
     assert all(len(s.schedule) > 1 for s in scripts), "the demo drifts"
 
@@ -78,49 +84,49 @@ def test_the_engine_is_told_what_the_configuration_says() -> None:
         "gpus: {capacity_pct: 150}\nscheduler: {policy: optimal, min_gain: 0.2}\n"
         "window: {seconds: 77, label_frames: 9}\nmodels: {retrain: [{name: x, epochs: 3, lr: 0.01}]}"
     )
-    engine = wiring.engine_config(config, golden_cost_s=0.25)
+    engine = engine_config(config, golden_cost_s=0.25)
     assert (engine.capacity_pct, engine.policy, engine.min_gain, engine.window_s) == (150, "optimal", 0.2, 77.0)
     assert (engine.label_frames, engine.golden_gpu_s) == (9, 0.25)
     assert [(c.name, c.epochs, c.lr) for c in engine.retrain] == [("x", 3, 0.01)]
-    scoring = wiring.scoring_of(config_of("models: {iou_min: 0.5, golden_score_min: 0.6, edge_score_min: 0.2}"))
+    scoring = scoring_of(config_of("models: {iou_min: 0.5, golden_score_min: 0.6, edge_score_min: 0.2}"))
     assert (scoring.iou_min, scoring.golden_score_min, scoring.score_min) == (0.5, 0.6, 0.2)
 
 
 @pytest.mark.parametrize(("capacity_pct", "share_pct", "speed"), [(200, 150, 1.0), (200, 50, 0.5), (150, 100, 1.0)])
 def test_a_job_is_one_thread_and_gains_nothing_above_one_core(capacity_pct: int, share_pct: int, speed: float) -> None:
-    points = wiring.speed_of(capacity_pct)
+    points = speed_of(capacity_pct)
     (x0, y0), (x1, y1) = next((a, b) for a, b in zip(points, points[1:], strict=False) if a[0] <= share_pct <= b[0])
     assert y0 + (y1 - y0) * (share_pct - x0) / (x1 - x0) == pytest.approx(speed)
 
 
 @pytest.mark.parametrize("capacity_pct", [50, 100])
 def test_up_to_one_core_speed_is_proportional(capacity_pct: int) -> None:
-    assert wiring.speed_of(capacity_pct) == ()
+    assert speed_of(capacity_pct) == ()
 
 
 def test_a_new_window_begins_after_every_window_and_every_sample(tmp_path: Path) -> None:
     samples = SampleStore(tmp_path / "samples")
     with Store(tmp_path / "driftbox.db") as store:
-        assert wiring.next_window(store, samples) == 0
+        assert next_window(store, samples) == 0
         outcome = WindowOutcome(window=4, opened_s=0, closed_s=1, streams=(), predicted_quality=None, realised_quality=None)
         store.add_window(outcome, opened_utc=0, closed_utc=1)
-        assert wiring.next_window(store, samples) == 5
+        assert next_window(store, samples) == 5
         samples.add(scripted_frame("gone", 0), 5)  # sampled, then killed before the window closed
-        assert wiring.next_window(store, samples) == 6, "also when that camera is not watched any more"
+        assert next_window(store, samples) == 6, "also when that camera is not watched any more"
 
 
 def test_the_cost_of_a_prediction_is_positive() -> None:
-    assert wiring.cost_s(lambda: FakeDetector().predict([np.zeros((96, 128, 3), np.uint8)]), SystemClock()) >= 1e-4
+    assert cost_s(lambda: FakeDetector().predict([np.zeros((96, 128, 3), np.uint8)]), SystemClock()) >= 1e-4
 
 
 def test_a_box_without_rendered_cameras_starts_no_server() -> None:
-    with wiring.rendered_server(config_of("cameras: [{id: a, url: 'rtsp://192.0.2.1/x'}]")) as addresses:
+    with rendered_server(config_of("cameras: [{id: a, url: 'rtsp://192.0.2.1/x'}]")) as addresses:
         assert addresses == {}
 
 
 def test_two_scenes_with_a_fault_are_told_before_a_server_starts() -> None:
     config = config_of("cameras: [{id: a, url: 'rendered:street'}, {id: b, url: 'rendered:street?at=0:never'}]")
-    with pytest.raises(ConfigError), wiring.rendered_server(config):
+    with pytest.raises(ConfigError), rendered_server(config):
         pass
 
 
@@ -128,32 +134,32 @@ def test_each_model_has_the_configurations_of_its_catalogue() -> None:
     config = config_of(
         "cameras: []\nmodels: {catalog: {yolov8n: {grid: {epochs: [3, 6], replay_frac: [0.25], distill: [1.0], balance: [true]}}}}"
     )
-    short, long = wiring.retrain_configs(config, "yolov8n@320")
+    short, long = retrain_configs(config, "yolov8n@320")
     assert short == RetrainConfig(name="e3-r25-k1-bal", epochs=3, replay_frac=0.25, distill=1.0, balance=True)
     assert long.epochs == 6
-    assert wiring.retrain_configs(config) == wiring.retrain_configs(config, config.models.edge)
+    assert retrain_configs(config) == retrain_configs(config, config.models.edge)
 
 
 def test_an_added_layer_is_offered_to_classifiers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(wiring.log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(models.log, "warning", lambda text, *values: said.append(text % values))
     configs = (RetrainConfig(name="plain"), RetrainConfig(name="wide", head_neurons=64))
 
     class Classifies(FakeDetector):
         head_neurons = 0
 
-    assert wiring.suited(configs, Classifies(), "mobilenetv2") == configs
+    assert suited(configs, Classifies(), "mobilenetv2") == configs
     assert said == []
-    assert wiring.suited(configs, FakeDetector(), "yolov8n") == configs[:1]
+    assert suited(configs, FakeDetector(), "yolov8n") == configs[:1]
     assert said == ["yolov8n is no classifier: 1 configurations with head_neurons are left out"]
     with pytest.raises(ConfigError, match="no retraining configuration is left for yolov8n") as caught:
-        wiring.suited(configs[1:], FakeDetector(), "yolov8n")
+        suited(configs[1:], FakeDetector(), "yolov8n")
     assert "models.catalog" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["detection", "classification"])
 def test_the_plain_picture_holds_something_to_learn_for_every_task(name: str) -> None:
-    lesson = wiring.plain_lesson(wiring.plain_picture(wiring.task_of(name)))
+    lesson = plain_lesson(plain_picture(task_of(name)))
     assert len(lesson.labels) > 0
     assert lesson.image.shape == (360, 640, 3)
 
@@ -162,11 +168,11 @@ def test_a_gpu_that_goes_while_the_box_runs_is_told_once_in_log_database_and_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, logged = FakeNvml([FakeGpu(name="X1")]), list[str]()
-    monkeypatch.setattr(wiring.log, "warning", lambda text, *args: logged.append(text % args))
+    monkeypatch.setattr(compute.log, "warning", lambda text, *args: logged.append(text % args))
     monkeypatch.setattr("edge.gpu.nvml.nvml_library", lambda: fake)
     heard: list[Callable[[Note], None]] = []
     told: list[Note] = []
-    with Store(tmp_path / "box.db") as store, wiring.watched_devices(store, SystemClock(), heard) as gpus:
+    with Store(tmp_path / "box.db") as store, watched_devices(store, SystemClock(), heard) as gpus:
         heard.append(told.append)
         fake.fail("nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
         for _ in range(3):
@@ -182,7 +188,7 @@ def test_a_gpu_that_goes_while_the_box_runs_is_told_once_in_log_database_and_sta
 
 def test_models_live_where_the_jobs_compute() -> None:
     devices = {
-        text: wiring.device_of_models(config_of(f"gpus: {text}"))
+        text: device_of_models(config_of(f"gpus: {text}"))
         for text in (
             "{}",
             "{backend: none}",
@@ -202,14 +208,12 @@ def test_the_goldens_go_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return FakeDetector()
 
     monkeypatch.setattr("models.zoo.load_detector", load)
-    wiring.load_goldens(config_of("gpus: {device: cuda}\nmodels: {golden: big}"))
+    load_goldens(config_of("gpus: {device: cuda}\nmodels: {golden: big}"))
     assert asked == [("big", "cuda")]
 
 
 def test_on_a_gpu_the_trained_model_serves_unless_a_form_is_named() -> None:
     asked = ("{}", "{serving: openvino}")
-    assert [wiring.serving_form(config_of(f"models: {models}")) for models in asked] == ["auto", "openvino"]
-    on_gpu = [
-        wiring.serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {models}")) for models in ("{}", "{serving: tensorrt}")
-    ]
+    assert [serving_form(config_of(f"models: {models}")) for models in asked] == ["auto", "openvino"]
+    on_gpu = [serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {models}")) for models in ("{}", "{serving: tensorrt}")]
     assert on_gpu == ["trained", "tensorrt"]

@@ -1,0 +1,1 @@
+"""Builds a box from its configuration and runs it: the only place that names concrete classes."""
