@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from cluster.controller.database import FleetDatabase
 from cluster.controller.lease import LeaseStore, SqliteLeases
 from cluster.engines.base import Engine
-from cluster.engines.choose import EngineSettings, open_engine
+from cluster.engines.choose import EngineSettings, kubernetes_settings, open_engine
 from configs.schema import ControllerConfig
-
-if TYPE_CHECKING:
-    from cluster.engines.kubernetes_api import KubernetesSettings
 
 Clock = Callable[[], float]
 
@@ -29,7 +25,9 @@ def open_leases(config: ControllerConfig, db: FleetDatabase, utc_s: Clock, monot
         from cluster.controller.lease_kubernetes import KubernetesLeases
         from cluster.engines.kubernetes_api import KubernetesApi
 
-        return KubernetesLeases(KubernetesApi(_kubernetes(config)), utc_s, monotonic_s, name=f"driftbox-{name}")
+        return KubernetesLeases(
+            KubernetesApi(kubernetes_settings(engine_settings(config))), utc_s, monotonic_s, name=f"driftbox-{name}"
+        )
     return SqliteLeases(db, utc_s, name=name)
 
 
@@ -70,10 +68,3 @@ def engine_told(config: ControllerConfig) -> str:
 
 def _token(config: ControllerConfig) -> str:
     return config.ray.token.resolve() if config.ray.token is not None else ""
-
-
-def _kubernetes(config: ControllerConfig) -> KubernetesSettings:
-    from cluster.engines.kubernetes_api import KubernetesSettings
-
-    k = config.kubernetes
-    return KubernetesSettings(kubeconfig=k.kubeconfig, context=k.context, namespace=k.namespace, domain=k.domain, image=k.image)

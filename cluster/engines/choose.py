@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cluster.engines.base import Engine, NodeId
 from configs.errors import UsageError
+
+if TYPE_CHECKING:
+    from cluster.engines.kubernetes_api import KubernetesSettings
 
 EngineName = Literal["ray", "kubernetes", "local"]
 
@@ -65,13 +68,20 @@ def _ray(settings: EngineSettings) -> Engine:
 
 
 def _kubernetes(settings: EngineSettings) -> Engine:
-    from cluster.engines.kubernetes_api import KubernetesApi, KubernetesSettings
+    from cluster.engines.kubernetes_api import KubernetesApi
     from cluster.engines.kubernetes_engine import KubernetesEngine
+
+    return KubernetesEngine(KubernetesApi(kubernetes_settings(settings)))
+
+
+def kubernetes_settings(settings: EngineSettings) -> KubernetesSettings:
+    """What is '' is left to the defaults."""
+    from cluster.engines.kubernetes_api import KubernetesSettings
 
     named = {
         name: value for name in ("kubeconfig", "context", "namespace", "domain", "image") if (value := getattr(settings, name))
     }
-    return KubernetesEngine(KubernetesApi(KubernetesSettings(**named)))
+    return KubernetesSettings(**named)
 
 
 def _local(nodes: Mapping[NodeId, Mapping[str, float]] | None) -> Engine:
