@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
+from tests.support.ports import free_port
 from tests.support.running_box import asking_headers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -37,11 +37,6 @@ ACCOUNT = f"{CANARY} of an account"
 FORMS = [CANARY.encode(), CANARY.lower().encode()] + [base64.b64encode(f"viewer:{word}".encode()) for word in (PASSWORD, WRONG)]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 WITHIN_S = 300.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def eventually(condition: Callable[[], Any], what: str) -> Any:

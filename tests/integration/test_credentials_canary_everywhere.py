@@ -29,7 +29,8 @@ from cryptography.x509.oid import NameOID
 
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
-from tests.support.running_box import ROOT, WITHIN_S, eventually, free_port
+from tests.support.ports import free_port
+from tests.support.running_box import ROOT, WITHIN_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

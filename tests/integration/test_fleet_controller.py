@@ -31,7 +31,8 @@ from configs.schema import MqttSection
 from edge.clock import SystemClock
 from scheduler.videostorm.placement import PlacementRules
 from tests.support.fleet_boxes import ToyBox, WireBox
-from tests.support.mosquitto import Broker, Listener, eventually, free_port, require_mosquitto
+from tests.support.mosquitto import Broker, Listener, eventually, require_mosquitto
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.mqtt, pytest.mark.slow]
 
@@ -44,7 +45,9 @@ pattern read driftbox/fleet/controller
 """
 #: No moves by themselves; shares at once.
 RULES = RoundRules(feedback_s=1.0, placement=FleetRules(standby=False, scores=PlacementRules(balanced="share_pct", moves=0)))
-LEASE = LeaseTimes(lasts_s=3.0, renew_s=0.5, margin_s=0.5, rival_s=8.0)
+#: Long enough that nobody is out of charge because other tests run beside; no test waits until it has run out.
+LEASE = LeaseTimes(renew_s=0.5, rival_s=8.0)
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +122,14 @@ class Joiner:
         return request.public_bytes(serialization.Encoding.PEM).decode()
 
     def ca(self) -> str:
-        return httpx.get(f"{self.url}/fleet/v1/ca", verify=False).text
+        return httpx.get(f"{self.url}/fleet/v1/ca", verify=False, timeout=PATIENCE_S).text
 
     def trusting(self) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=self.ca())
 
     def join(self, code: str, **more: Any) -> httpx.Response:
         body = {"schema": 1, "code": code, "box": self.box, "site": self.site, "csr": self.csr(), "capacity_pct": 100.0} | more
-        got = httpx.post(f"{self.url}/fleet/v1/join", json=body, verify=self.trusting())
+        got = httpx.post(f"{self.url}/fleet/v1/join", json=body, verify=self.trusting(), timeout=PATIENCE_S)
         if got.status_code == 200:
             self.answer = got.json()
             self.take(self.answer["certificate"])
@@ -141,7 +144,7 @@ class Joiner:
         return context
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        return httpx.request(method, f"{self.url}/fleet/v1/{path}", verify=self.tls(), **more)
+        return httpx.request(method, f"{self.url}/fleet/v1/{path}", verify=self.tls(), timeout=PATIENCE_S, **more)
 
 
 def refusal(got: httpx.Response) -> tuple[int, str]:
@@ -201,7 +204,7 @@ def test_wrong_codes_slow_down_and_guesses_are_counted(served: Served, tmp_path:
     codes = []
     for _ in range(12):
         body = {"code": "AAAA-AAAA-AAAA-AAAA", "box": "gate", "site": "here", "csr": csr, "capacity_pct": 100.0}
-        codes.append(refusal(httpx.post(f"{served.url}/fleet/v1/join", json=body, verify=tls))[1])
+        codes.append(refusal(httpx.post(f"{served.url}/fleet/v1/join", json=body, verify=tls, timeout=PATIENCE_S))[1])
     assert codes[0] == "code_unknown"
     assert codes[-1] == "too_many"
 
@@ -209,7 +212,7 @@ def test_wrong_codes_slow_down_and_guesses_are_counted(served: Served, tmp_path:
 def test_certificates_missing_expired_revoked_or_foreign_open_nothing(served: Served, tmp_path: Path) -> None:
     folder = served.running.folder
     nobody = Joiner(tmp_path, served.url, "gate")
-    got = httpx.get(f"{served.url}/fleet/v1/boxes/gate/certificate", verify=nobody.trusting())
+    got = httpx.get(f"{served.url}/fleet/v1/boxes/gate/certificate", verify=nobody.trusting(), timeout=PATIENCE_S)
     assert refusal(got) == (401, "certificate_missing")
 
     box = joined(served, tmp_path / "box", "gate")

@@ -27,7 +27,8 @@ from configs.load import load_controller
 from configs.schema import MqttSection
 from edge.clock import SystemClock
 from tests.support.fake_kubernetes import FakeCluster, fake_cluster
-from tests.support.mosquitto import Broker, Listener, eventually, free_port, require_mosquitto
+from tests.support.mosquitto import Broker, Listener, eventually, require_mosquitto
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,7 +102,7 @@ def test_one_of_two_processes_writes_and_the_other_takes_over(broker: Broker, tm
         stack.callback(two.end)
         eventually(lambda: "is in charge" in two.status().get("reason", ""), "the second one waits, and says why")
         eventually(lambda: "stands by" in two.log(), "also in its log")
-        assert f"https://127.0.0.1:{one.port}" in two.status()["reason"]
+        eventually(lambda: f"https://127.0.0.1:{one.port}" in two.status().get("reason", ""), "and where the first one is")
 
         told = FleetFolder(folder, SystemClock(), beside=True)
         stack.callback(told.close)

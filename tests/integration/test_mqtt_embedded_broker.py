@@ -23,7 +23,8 @@ from edge.telemetry.embedded_broker import EmbeddedBroker
 from edge.telemetry.mqtt import MqttPublisher
 from edge.web.fake import FakeSource
 from tests.support.authority import Authority
-from tests.support.mosquitto import Listener, eventually, free_port
+from tests.support.mosquitto import Listener, eventually
+from tests.support.ports import free_port
 
 WORD = "c4n4ry-s3cret"
 Make = Callable[..., tuple[EmbeddedBroker, MqttSection]]

@@ -11,7 +11,8 @@ import pytest
 
 from edge.store.accounts import AccountStore
 from edge.store.store import Store
-from tests.support.mosquitto import Listener, free_port
+from tests.support.mosquitto import Listener
+from tests.support.ports import free_port
 from tests.support.running_box import RunningBox, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -78,13 +79,13 @@ def test_objects_switches_and_devices(tmp_path: Path, boxes: list[RunningBox]) -
     assert {"learning", "watching", "left_occupancy", "quality"} <= device["cmps"].keys()
     eventually(lambda: newest(listener, "spBv1.0/farm/DBIRTH/gatehouse/street"), "Sparkplug's birth")
 
-    assert newest(listener, "street/learning") == b"ON"
+    eventually(lambda: newest(listener, "street/learning") == b"ON", "how the switch stands")
     listener.publish(device["cmps"]["learning"]["cmd_t"], "OFF")
     eventually(lambda: newest(listener, "street/learning") == b"OFF", "the learning switch is turned")
-    status = box.status()
-    assert status is not None
+    status = eventually(box.status, "the status")
     assert status["cameras"][0]["learning"] is False
-    assert replies(listener, "camera/learning")[-1]["result"] == {"camera": "street", "learning": False}
+    (reply, *_) = eventually(lambda: replies(listener, "camera/learning"), "a reply")
+    assert reply["result"] == {"camera": "street", "learning": False}
 
     listener.publish(device["cmps"]["watching"]["cmd_t"], "OFF")
     eventually(lambda: newest(listener, "street/watching") == b"OFF", "the camera is not watched")

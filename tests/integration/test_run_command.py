@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from edge.replay import replay
-from tests.support.running_box import CANARY, ROOT, WITHIN_S, RunningBox, eventually, free_port
+from tests.support.ports import free_port
+from tests.support.running_box import CANARY, ROOT, WITHIN_S, RunningBox, eventually
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sqlite3
 import tempfile
 import time
@@ -28,6 +27,7 @@ import yaml
 
 from edge.replay import replay
 from edge.store.folder import check_version
+from tests.support.ports import free_port
 from tests.support.running_box import asking_headers
 
 START_WITHIN_S = 270.0
@@ -70,12 +70,6 @@ def small_config(data_dir: Path, port: int, policy: str) -> dict[str, Any]:
 
 #: In turn: one profiles before it plans, the other always retrains, so that kills meet swaps and the ends of windows.
 POLICIES = ("thief-repeat", "uniform(quick,50)")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def kill_rounds(

@@ -19,6 +19,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.ports import free_port
+
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 WITHIN_S = 120.0
 
@@ -39,11 +41,6 @@ def eventually(condition: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.02)
     pytest.fail(f"not within {WITHIN_S:g} s: {what}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class Broker:

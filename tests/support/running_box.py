@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,15 +16,11 @@ import psutil
 import pytest
 
 from edge.web.accounts.local import read_local_token
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 CANARY = "c4n4ry"
 WITHIN_S = 270.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def eventually(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -> Any:

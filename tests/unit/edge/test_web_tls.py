@@ -18,7 +18,7 @@ from edge import doctor
 from edge.doctor import Level
 from edge.web import tls
 from edge.web.tls import DAY_S, Certificates, CertificateWatch, look_at, make_own, own_paths
-from tests.support.running_box import free_port
+from tests.support.ports import free_port
 
 NOW = 1_790_000_000.0
 LOCAL = ipaddress.ip_address("127.0.0.1")

@@ -29,7 +29,7 @@ from scheduler.events import SharesOrdered
 from scheduler.fleet.codec import encode
 from scheduler.fleet.types import CameraKey, ModelOffer
 from tests.support.fleet_box import NOW_S, FakeController, HandClock, Remembers, order, wish
-from tests.support.mosquitto import free_port
+from tests.support.ports import free_port
 
 
 class Runtime:
