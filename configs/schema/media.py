@@ -37,6 +37,11 @@ class RecordingSection(Section):
     pre_s: float = setting(5.0, unit="s", ge=0, le=60, text="Before the object is first seen; a clip begins with a keyframe.")
     post_s: float = setting(5.0, unit="s", ge=0, le=60, text="After it is last seen or has come to rest.")
     max_s: float = setting(120.0, unit="s", ge=10, le=3600, text="A longer clip goes on in another file.")
+    keep_days: float | None = setting(
+        None, default_text="as `storage.media`", unit="days", gt=0, le=10_000,
+        text="Snapshots and clips of this camera are kept for so long, in place of `clip_days` and `snapshot_days` of `storage.media`; "
+        "its `class_days` and `event_days` count all the same.",
+    )  # fmt: skip
     with_masks: Literal["reencode", "none"] = setting(
         "reencode",
         text="Cameras with privacy masks: `reencode` decodes their clips, burns the masks in and encodes them at `masked_fps`, which "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from configs.errors import DriftboxError, UsageError
@@ -40,14 +40,15 @@ class Keep:
 
 
 class Janitor:
-    """Runs from `start` to `stop`. utc_s, clock_s: wall and monotonic clock."""
+    """Runs from `start` to `stop`. utc_s, clock_s: wall and monotonic clock; camera_days: asked before ages are looked at, the days of
+    cameras that have their own."""
 
     def __init__(
         self, library: Library, space: Space, keep: Keep, *, utc_s: Callable[[], float] = time.time,
-        clock_s: Callable[[], float] = time.monotonic,
+        clock_s: Callable[[], float] = time.monotonic, camera_days: Callable[[], Mapping[str, float]] = dict,
     ) -> None:  # fmt: skip
         self._library, self._space, self.keep = library, space, keep
-        self._utc_s, self._clock_s = utc_s, clock_s
+        self._utc_s, self._clock_s, self._camera_days = utc_s, clock_s, camera_days
         self._stop = threading.Event()
         self.thread = WorkerThread("media-janitor", self._run)
         self._ages_due_s = float("-inf")
@@ -86,6 +87,7 @@ class Janitor:
         ages = self._clock_s() >= self._ages_due_s
         if ages:
             self._ages_due_s = self._clock_s() + AGES_S
+            self._learn_days()
         try:
             self._delete(ages=ages)
             if ages:
@@ -94,6 +96,12 @@ class Janitor:
             self._problem = ""
         except (DriftboxError, OSError) as error:
             self._complain(str(error))
+
+    def _learn_days(self) -> None:
+        try:
+            self.keep = replace(self.keep, rules=replace(self.keep.rules, camera_days=dict(self._camera_days())))
+        except (DriftboxError, OSError) as error:  # what was known holds: room must be kept all the same
+            log.warning("media: days of cameras: %s", error)
 
     def _delete(self, *, ages: bool) -> None:
         store, free_bytes = self._library.store, self._space.free_mib() * 2**20

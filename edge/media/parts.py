@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from configs.errors import DriftboxError
+from configs.schema import CameraEntry
 from configs.schema.media import MediaSection
 from edge.media.folder import MediaFolder
 from edge.media.janitor import Janitor, Keep
@@ -63,15 +64,24 @@ class Media:
         self.janitor.stop()
 
 
-def media_of(section: MediaSection, folder: MediaFolder, store: Store, listeners: Sequence[ObjectListener]) -> Media:
-    """section: `storage.media`; listeners: told every event, the list may grow."""
+def media_of(
+    section: MediaSection, folder: MediaFolder, store: Store, listeners: Sequence[ObjectListener],
+    cameras: Callable[[], Iterable[CameraEntry]] = tuple,
+) -> Media:  # fmt: skip
+    """section: `storage.media`; listeners: told every event, the list may grow; cameras: of the box as they are now."""
     objects, space = ObjectStore(store), Space(folder.root)
     library = Library(objects, folder)
     keep = Keep(rules=rules_of(section), event_days=section.event_days, max_events=section.max_events)
     return Media(
         folder=folder, space=space, store=objects, writer=ObjectWriter(objects, listeners),
-        recorder=Recorder(folder, objects, space), janitor=Janitor(library, space, keep), library=library,
+        recorder=Recorder(folder, objects, space), library=library,
+        janitor=Janitor(library, space, keep, camera_days=lambda: days_of(cameras())),
     )  # fmt: skip
+
+
+def days_of(cameras: Iterable[CameraEntry]) -> dict[str, float]:
+    """Of those that have days of their own."""
+    return {camera.id: camera.recording.keep_days for camera in cameras if camera.recording.keep_days is not None}
 
 
 def rules_of(section: MediaSection) -> Rules:

@@ -15,23 +15,24 @@ SLACK_FRAC = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """clip_days, snapshot_days: how long they are kept; class_days: instead, by class (a clip of several is kept for the longest).
-    max_bytes: most that all may take; min_free_bytes: least free room on the disk."""
+    """clip_days, snapshot_days: how long they are kept; camera_days: instead, by camera; class_days: instead, by class (a clip of
+    several is kept for the longest). max_bytes: most that all may take; min_free_bytes: least free room on the disk."""
 
     clip_days: float
     snapshot_days: float
     max_bytes: int
     min_free_bytes: int = 0
+    camera_days: Mapping[str, float] = field(default_factory=dict)
     class_days: Mapping[str, float] = field(default_factory=dict)
 
     def days(self, item: MediaItem) -> float:
         """How long an item is kept."""
-        usual = self.clip_days if item.kind == "clip" else self.snapshot_days
+        usual = self.camera_days.get(item.camera, self.clip_days if item.kind == "clip" else self.snapshot_days)
         return max((self.class_days.get(name, usual) for name in item.classes), default=usual)
 
     @property
     def least_days(self) -> float:
-        return min((self.clip_days, self.snapshot_days, *self.class_days.values()))
+        return min((self.clip_days, self.snapshot_days, *self.camera_days.values(), *self.class_days.values()))
 
 
 @dataclass(frozen=True, kw_only=True)

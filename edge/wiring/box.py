@@ -172,7 +172,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             processes.hand_over = partial(hand_over, runtime)
         on_news.append(lambda note: runtime.notes.append((clock.utc_s(), note)))
         maker.runtime, maker.served = runtime, serve_later
-        maker.media = media_of(config.storage.media, MediaFolder(folder.media_dir), store, runtime.parts.object_listeners)
+        maker.media = media_of(
+            config.storage.media, MediaFolder(folder.media_dir), store, runtime.parts.object_listeners,
+            cameras=lambda: book.read().config.cameras,
+        )  # fmt: skip
         if processes is not None:
             maker.refusal = (
                 "under gpus.backend: mps cameras join and change their stream or model with the next start of the box"

@@ -70,9 +70,11 @@ def test_a_camera_is_added_with_zones_and_a_mask(browser: Any, server: WebServer
         visit.save("setup-3.png")
         press_next(page, "Step 4 of 5")
         page.get_by_label("Times of watching").fill("mon-fri 07:00-19:00\n")
+        page.get_by_label("Days they are kept").fill("7")
         visit.is_accessible()
         press_next(page, "Step 5 of 5")
         expect(page.locator(".summary")).to_contain_text("1 zone, 0 lines, 1 privacy mask", use_inner_text=True)
+        expect(page.locator(".summary")).to_contain_text("7 days", use_inner_text=True)
         assert "p/w" not in page.content()
         visit.is_accessible()
         page.get_by_role("button", name="Add this camera").click()
@@ -82,6 +84,7 @@ def test_a_camera_is_added_with_zones_and_a_mask(browser: Any, server: WebServer
         assert (added["id"], added["name"], added["classes"]) == ("hof-nord", "Hof, Nord", ["person"])
         assert (added["url"], added["credentials"]) == ("rtsp://192.0.2.10/s1", {"user": "admin", "password": "p/w@1"})
         assert added["schedule"]["watch"] == ["mon-fri 07:00-19:00"]
+        assert added["recording"]["keep_days"] == 7
         assert list(added["zones"]) == ["door"]
         x, y = added["zones"]["door"][0]
         assert abs(x - 0.1) < 0.02

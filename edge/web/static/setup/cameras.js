@@ -20,7 +20,7 @@ export const command = (name, camera, more = {}) => api.post(`commands/camera/${
 export function newDraft() {
   return {
     url: "", record_url: null, credentials: null, name: "", id: "", task: "detection", classes: [], fps: 5, zones: {}, masks: [], objects: { lines: {}, snapshots: true },
-    recording: { clips: true, pre_s: 5, post_s: 5 }, schedule: { time_zone: "", watch: [], learn: [] }, learning: true,
+    recording: { clips: true, pre_s: 5, post_s: 5, keep_days: null }, schedule: { time_zone: "", watch: [], learn: [] }, learning: true,
   };
 }
 

@@ -13,6 +13,7 @@ export function summaryOf(draft, tried) {
       count(draft.masks.length, "privacy mask", "privacy masks")].join(", ")],
     ["Learning", draft.learning ? "yes" : "no"], ["Watched", draft.schedule.watch.join("; ") || "always"],
     ["Clips", draft.recording.clips ? `yes, ${draft.recording.pre_s} s before and ${draft.recording.post_s} s after` : "no"],
+    ["Kept", draft.recording.keep_days ? count(draft.recording.keep_days, "day", "days") : "as the box keeps clips and snapshots"],
   ];
   return make("dl", { class: "summary" }, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
 }

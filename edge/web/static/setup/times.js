@@ -19,6 +19,7 @@ export class Times {
     this.snapshots = check("Keep the best picture of every object", objects.snapshots);
     this.pre = numeric(recording.pre_s, { min: 0, max: 60, step: 1 });
     this.post = numeric(recording.post_s, { min: 0, max: 60, step: 1 });
+    this.keep = numeric(recording.keep_days ?? "", { min: 0, max: 10000, step: "any", placeholder: "as the box" });
     this.element = make("div", {},
       make("fieldset", {}, make("legend", {}, "Schedule"),
         field("Times of watching", this.watch, `Outside them the camera is not opened. ${SPAN_HINT}`),
@@ -27,16 +28,19 @@ export class Times {
       make("fieldset", {}, make("legend", {}, "Snapshots and clips"), this.snapshots.element, this.clips.element,
         make("div", { class: "row-of-fields" }, field("Seconds before", this.pre, "before the object is first seen (0 to 60)"),
           field("Seconds after", this.post, "after it is last seen (0 to 60)")),
-        make("p", { class: "hint" }, "How long they are kept is set for the whole box, in the file: ", make("code", {}, "storage.media.clip_days"), ", ",
-          make("code", {}, "snapshot_days"), " and ", make("code", {}, "max_gib"), ". The values in force stand under ",
+        field("Days they are kept", this.keep, "Empty: as the box keeps them. When room runs short the oldest go earlier, of all cameras."),
+        make("p", { class: "hint" }, "What the box keeps stands in its file: ", make("code", {}, "storage.media.clip_days"), ", ",
+          make("code", {}, "snapshot_days"), ", ", make("code", {}, "class_days"), " and ", make("code", {}, "max_gib"), ". The values in force stand under ",
           make("a", { href: "#/settings/box" }, "Settings"), ".")));
   }
 
   take(draft) {
     const [pre, post] = [this.pre.valueAsNumber, this.post.valueAsNumber];
     if (![pre, post].every((value) => Number.isFinite(value) && value >= 0 && value <= 60)) return "Seconds before and after must be 0 to 60.";
+    const keep = this.keep.value.trim() === "" ? null : this.keep.valueAsNumber;
+    if (keep !== null && !(keep > 0 && keep <= 10000)) return "Days that clips and snapshots are kept must be above 0 and at most 10000, or empty.";
     draft.schedule = { time_zone: this.zone.value.trim(), watch: lines(this.watch.value), learn: lines(this.learn.value) };
-    draft.recording = { ...draft.recording, clips: this.clips.input.checked, pre_s: pre, post_s: post };
+    draft.recording = { ...draft.recording, clips: this.clips.input.checked, pre_s: pre, post_s: post, keep_days: keep };
     draft.objects = { ...draft.objects, snapshots: this.snapshots.input.checked };
     return "";
   }

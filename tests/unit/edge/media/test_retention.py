@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.errors import ConfigError, DriftboxError
 from edge.media.folder import MediaFolder
 from edge.media.janitor import AGES_S, Janitor, Keep
 from edge.media.library import Library
@@ -24,10 +25,11 @@ RULES = Rules(clip_days=10, snapshot_days=20, max_bytes=1000, class_days={"perso
 
 
 def item(
-    key: int, days: float, *, kind: str = "clip", size: int = 10, classes: tuple[str, ...] = (), favourite: bool = False
-) -> MediaItem:
+    key: int, days: float, *, kind: str = "clip", size: int = 10, classes: tuple[str, ...] = (), favourite: bool = False,
+    camera: str = "gate",
+) -> MediaItem:  # fmt: skip
     return MediaItem(
-        kind=kind, key=str(key), camera="gate", at_utc=NOW_UTC - days * DAY_S, size_bytes=size, classes=classes, favourite=favourite  # type: ignore[arg-type]
+        kind=kind, key=str(key), camera=camera, at_utc=NOW_UTC - days * DAY_S, size_bytes=size, classes=classes, favourite=favourite  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -47,6 +49,18 @@ def test_each_kind_and_class_has_its_own_days() -> None:
         item(9, 3, kind="snapshot", classes=("car",)), item(10, 11, classes=("animal",)),
     ]  # fmt: skip
     assert gone(items) == {"1": "age", "4": "age", "6": "age", "7": "age", "9": "age", "10": "age"}
+
+
+def test_a_camera_may_have_days_of_its_own_and_classes_count_all_the_same() -> None:
+    rules = Rules(
+        clip_days=10, snapshot_days=20, max_bytes=1000, class_days={"person": 40}, camera_days={"yard": 3, "vault": 100}
+    )
+    items = [
+        item(1, 4, camera="yard"), item(2, 2, camera="yard"), item(3, 4, camera="yard", kind="snapshot"),
+        item(4, 39, camera="yard", classes=("person",)), item(5, 99, camera="vault"), item(6, 101, camera="vault"),
+        item(7, 11), item(8, 9), item(9, 41, camera="vault", classes=("person",)),
+    ]  # fmt: skip
+    assert gone(items, rules=rules) == {"1": "age", "3": "age", "6": "age", "7": "age", "9": "age"}
 
 
 def test_favourites_stay_whatever_their_age_and_whatever_the_disk() -> None:
@@ -133,9 +147,18 @@ class Year:
         self.space.say = self.disk.said.append
         self.library = Library(self.store, self.folder)
         keep = Keep(rules=rules, event_days=event_days, max_events=max_events)
-        self.janitor = Janitor(self.library, self.space, keep, utc_s=lambda: self.utc, clock_s=lambda: self.clock_s)
+        self.days: dict[str, float] = {}
+        self.days_problem: DriftboxError | None = None
+        self.janitor = Janitor(
+            self.library, self.space, keep, utc_s=lambda: self.utc, clock_s=lambda: self.clock_s, camera_days=self.camera_days
+        )
         self.made = 0
         self.most_bytes = 0
+
+    def camera_days(self) -> dict[str, float]:
+        if self.days_problem is not None:
+            raise self.days_problem
+        return self.days
 
     def free_bytes(self) -> float:
         return self.disk.size_bytes - self.disk.others_bytes - self.store.used_bytes()
@@ -201,6 +224,25 @@ def test_over_a_year_ages_and_sizes_are_kept_and_files_are_what_the_database_say
     assert year.library.snapshot(favourite).is_file()
     assert year.library.clip(favourite, 0)[0].is_file()
     assert year.disk.said == []
+
+
+def test_a_camera_whose_days_change_keeps_its_files_by_the_new_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    year = Year(tmp_path, rules=Rules(clip_days=10, snapshot_days=10, max_bytes=10**6))
+    year.days = {"gate": 20.0}
+    year.record()
+    year.pass_s(15 * DAY_S)
+    assert year.store.used_bytes() > 0
+    year.days_problem = ConfigError("the cameras cannot be read", subject="cameras")
+    year.pass_s(AGES_S)
+    assert year.store.used_bytes() > 0, "what was known holds"
+    assert "the cameras cannot be read" in caplog.text
+    year.days_problem, year.days = None, {"gate": 2.0}
+    year.pass_s(AGES_S)
+    assert year.store.used_bytes() == 0
+    year.days = {}
+    year.record()
+    year.pass_s(9 * DAY_S)
+    assert year.store.used_bytes() > 0, "as the box keeps them again"
 
 
 def test_a_disk_that_others_fill_stops_recording_only_and_it_goes_on_by_itself(tmp_path: Path) -> None:
