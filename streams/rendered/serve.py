@@ -31,7 +31,8 @@ from streams.rtsp_server import RtspServer
 @dataclass(frozen=True, kw_only=True)
 class CameraScript:
     """One rendered camera. kind, seed: see `RenderedScene`; schedule: (seconds since the start, condition name) pairs, see
-    `Schedule.of`; fps, width_px, height_px: of the stream; from_s: the scene's time at the start."""
+    `Schedule.of`; fps, width_px, height_px: of the stream; from_s: the scene's time at the start; pace: seconds of the scene in a second
+    of the stream (2: everybody is twice as quick)."""
 
     id: str
     kind: str
@@ -41,19 +42,22 @@ class CameraScript:
     width_px: int = 320
     height_px: int = 180
     from_s: float = 0.0
+    pace: float = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"camera {self.id}: its seed must be a whole number from 0", subject=self.id)
         if not is_camera_id(self.id):
             raise ConfigError(f"{self.id!r} is no camera id", subject=self.id, remedy="use lower case letters, digits, - and _")
+        if not 0 < self.pace <= 100:
+            raise ConfigError(f"camera {self.id}: its pace must be above 0 and at most 100, got {self.pace}", subject=self.id)
         if self.fps <= 0 or min(self.width_px, self.height_px) < 32 or self.width_px % 2 or self.height_px % 2:
             wanted = "fps must be positive, the sides of the picture even and at least 32 pixels"
             raise ConfigError(f"camera {self.id}: {wanted}", subject=self.id)
 
     def scene(self) -> RenderedScene:
         """Raises ConfigError for an unknown kind or condition."""
-        moments = tuple((t_s + self.from_s, name) for t_s, name in self.schedule)
+        moments = tuple((self.pace * t_s + self.from_s, name) for t_s, name in self.schedule)
         return RenderedScene(self.kind, self.seed, self.width_px, self.height_px, Schedule.of(*moments))
 
     def mount(self) -> MountSpec:
@@ -82,7 +86,7 @@ def frames(**arguments: Any) -> Callable[[int], np.ndarray]:
     script = camera_script(arguments)
     scene = script.scene()
     cv2.setNumThreads(1)  # a camera must not take the cores of the box it feeds
-    return lambda index: scene.render(script.from_s + index / script.fps)[0]
+    return lambda index: scene.render(script.from_s + script.pace * index / script.fps)[0]
 
 
 def camera_script(table: dict[str, Any]) -> CameraScript:

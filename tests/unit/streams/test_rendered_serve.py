@@ -26,6 +26,14 @@ def test_pictures_of_a_script_are_those_of_its_scene() -> None:
     assert show(0).mean() > 1.5 * show(8).mean()
 
 
+def test_a_quicker_scene_shows_the_same_pictures_sooner() -> None:
+    usual = CameraScript(id="a", kind="street", seed=3, schedule=((0, "day"), (6, "night")), fps=2.0)
+    quick = CameraScript(id="a", kind="street", seed=3, schedule=((0, "day"), (2, "night")), fps=2.0, pace=3.0)
+    slow, fast = frames(**asdict(usual)), frames(**asdict(quick))
+    for index in range(6):
+        np.testing.assert_array_equal(fast(index), slow(3 * index))
+
+
 def test_demo_is_clear_first_and_drifts_within_a_minute_and_a_half() -> None:
     assert len(DEMO_CAMERAS) == 4
     assert len({script.id for script in DEMO_CAMERAS}) == 4
@@ -58,6 +66,7 @@ def test_reads_a_list_of_cameras(tmp_path: Path) -> None:
         ({"id": "a", "kind": "hall", "seed": 1, "colour": 2}, "unknown keys colour"),
         ({"id": "No Id", "kind": "hall", "seed": 1}, "no camera id"),
         ({"id": "a", "kind": "hall", "seed": 1, "fps": 0}, "fps"),
+        ({"id": "a", "kind": "hall", "seed": 1, "pace": 0}, "pace must be above 0"),
         ({"id": "a", "kind": "hall", "seed": 1, "width_px": 321}, "even"),
         ({"id": "a", "kind": "hall", "seed": 1, "schedule": "day"}, "schedule"),
         ({"id": "a", "kind": "hall", "seed": "one"}, "seed"),
