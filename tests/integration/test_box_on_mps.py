@@ -85,7 +85,7 @@ def priced(box: LiveBox, settle_s: float) -> bool:
 
 
 def gone(pid: int) -> bool:
-    end_s = time.monotonic() + 30.0
+    end_s = time.monotonic() + 120.0
     while Path(f"/proc/{pid}").exists() and time.monotonic() < end_s:
         time.sleep(0.02)
     return not Path(f"/proc/{pid}").exists()

@@ -21,6 +21,12 @@ BOMB = (
 READS_FILE = b'<?xml version="1.0"?><!DOCTYPE z [<!ENTITY x SYSTEM "file:///etc/passwd">]><z>&x;</z>'
 
 
+@pytest.fixture(autouse=True)
+def a_slow_start_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is full of other tests, the process that asks may need longer to be there than any camera to answer."""
+    monkeypatch.setattr(onvif, "START_S", 120.0)
+
+
 def test_a_camera_tells_its_streams_and_roles_are_proposed() -> None:
     with OnvifCamera() as camera:
         told = Onvif().probe(camera.address, user=USER, password=PASSWORD)
@@ -33,7 +39,9 @@ def test_a_camera_tells_its_streams_and_roles_are_proposed() -> None:
 
 def test_a_camera_is_found_by_its_announcement() -> None:
     with OnvifCamera() as camera:
-        [found] = Onvif().discover(seconds=3.0, address=f"127.0.0.1:{camera.udp_port}")
+        # Whoever does not answer within these seconds is not found: on a busy machine a person would press the button again.
+        looks = (Onvif().discover(seconds=3.0, address=f"127.0.0.1:{camera.udp_port}") for _ in range(10))
+        [found] = next(found for found in looks if found)
         assert (found.address, found.name, found.hardware, found.location) == (camera.address, "Dome 3", "D3", "yard")
 
 

@@ -313,10 +313,10 @@ def test_run_work_as_a_pod_runs_it(tmp_path: Path) -> None:
         "DRIFTBOX_WORK": json.dumps({"entry": f"{HERE}:add", "arguments": {"left": 4, "right": 5}}),
     }  # fmt: skip
     command = [sys.executable, "-m", "cluster.engines.run_work"]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == 0
+    assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == 0
     assert json.loads(answer.read_text()) == {"result": 9, "problem": ""}
     del environment["DRIFTBOX_WORK"]
-    assert subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode == 2
+    assert subprocess.run(command, env=environment, timeout=240, check=False, capture_output=True).returncode == 2
 
 
 # --- the controller's lease -------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import pytest
 from configs.errors import EnvironmentLacking
 from edge.gpu import mps_daemon
 from edge.gpu.mps_daemon import SOCKET_PATH_MAX, MpsDaemon, ServerState, other_daemons, runtime_root
-from tests.support.pace import slowness
 
 pytestmark = pytest.mark.slow
 FAKE = (sys.executable, "-m", "edge.gpu.fake_mps")
@@ -39,7 +38,9 @@ def make(short: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     def daemon(name: str = "a", *, flaws: str = "", owner: str = "/data/box", **settings: object) -> MpsDaemon:
         monkeypatch.setenv("FAKE_MPS", flaws)
-        one = MpsDaemon(short / name, gpu="GPU-fake", owner=owner, control=FAKE, **{"ready_s": 60.0, **settings})  # type: ignore[arg-type]
+        one = MpsDaemon(
+            short / name, gpu="GPU-fake", owner=owner, control=FAKE, **{"ready_s": 60.0, "answer_s": 60.0, **settings}
+        )  # type: ignore[arg-type]
         made.append(one)
         return one
 
@@ -266,8 +267,23 @@ def test_no_permission_is_said_with_what_to_do(make: Callable[..., MpsDaemon]) -
     assert daemon.state() is ServerState.GONE
 
 
-def test_a_driver_without_mps_is_said_and_no_daemon_is_left(make: Callable[..., MpsDaemon]) -> None:
-    daemon = make(flaws="no-server", ready_s=0.5 * slowness())
+def hurried(daemon: MpsDaemon, monkeypatch: pytest.MonkeyPatch, **settings: float) -> MpsDaemon:
+    """Patient with the program's own start, which may take long on a busy machine, and with nothing that comes after it."""
+    start_server = daemon._start_server
+
+    def in_a_hurry() -> None:
+        for name, seconds in settings.items():
+            setattr(daemon, name, seconds)
+        start_server()
+
+    monkeypatch.setattr(daemon, "_start_server", in_a_hurry)
+    return daemon
+
+
+def test_a_driver_without_mps_is_said_and_no_daemon_is_left(
+    make: Callable[..., MpsDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = hurried(make(flaws="no-server"), monkeypatch, _ready_s=0.5)
     with pytest.raises(EnvironmentLacking, match="server does not start.*not supported") as caught:
         daemon.start()
     assert "driver" in caught.value.remedy
@@ -288,8 +304,8 @@ def test_a_program_that_may_not_be_run_is_said(short: Path) -> None:
         MpsDaemon(short / "x", gpu="GPU-fake", owner="x", control=(str(program),)).start()
 
 
-def test_a_daemon_that_does_not_answer_holds_nobody_up(make: Callable[..., MpsDaemon]) -> None:
-    daemon = make(flaws="mute", answer_s=0.5, ready_s=0.5 * slowness())
+def test_a_daemon_that_does_not_answer_holds_nobody_up(make: Callable[..., MpsDaemon], monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = hurried(make(flaws="mute"), monkeypatch, _ready_s=0.5, _answer_s=0.5)
     with pytest.raises(EnvironmentLacking, match="does not answer"):
         daemon.start()
     daemon.stop(timeout_s=0.1)

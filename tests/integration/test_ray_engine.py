@@ -270,7 +270,7 @@ def test_without_the_token_nobody_joins(shared: tuple[RayEngine, RayNodes]) -> N
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3, done.stderr[-2000:]
@@ -344,7 +344,9 @@ def test_addresses_that_are_none_and_nobody_there() -> None:
         "print(json.dumps(told))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240, check=True
+    )
     assert json.loads(done.stdout.splitlines()[-1]) == ["UsageError", "EnvironmentLacking"]
 
 

@@ -92,8 +92,15 @@ def test_a_thread_that_hangs_in_a_prediction_is_left_behind(box: LiveBox, monkey
     worker, held = box.watched["a"].worker, threading.Event()
     before = worker._thread
     real = worker._predict
-    worker._predict = lambda model, picture: held.wait(300) and real(model, picture)  # type: ignore[method-assign,assignment]
-    box.wait(lambda: worker.silent_s() > 0.5, "it hangs")
+    hangs = threading.Event()
+
+    def hang(model: Any, picture: Any) -> Any:
+        hangs.set()
+        held.wait(300)
+        return real(model, picture)
+
+    worker._predict = hang  # type: ignore[method-assign]
+    box.wait(hangs.is_set, "it hangs")
     worker._predict = real  # type: ignore[method-assign]
     box.wait(lambda: restarts(watchdog, "a/inference") >= 1, "another thread takes over")
     box.wait_frames("a", 10)

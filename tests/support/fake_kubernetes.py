@@ -322,7 +322,7 @@ class FakeCluster:
             self._schedule()
             self.changed.notify_all()
 
-    def until(self, condition: Any, timeout_s: float = 10.0) -> bool:
+    def until(self, condition: Any, timeout_s: float = 60.0) -> bool:
         """Waits for a condition over this cluster or over who talks to it."""
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s:

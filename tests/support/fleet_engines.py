@@ -62,7 +62,7 @@ def local_bench() -> Iterator[Bench]:
         yield Bench(
             engine=engine,
             nodes=nodes,
-            until=lambda condition: engine.wait_for(condition, timeout_s=10.0),
+            until=lambda condition: engine.wait_for(condition, timeout_s=60.0),
             quiet=lambda: None,  # matching is done before a call returns
             kill_node=engine.kill_node,
             features=frozenset({"reserve", "work", "kill_node", "fractions", "context_set"}),

@@ -244,7 +244,7 @@ class Controller:
     def phase(self, camera: CameraKey) -> str:
         return self.state.handoffs[camera].phase
 
-    def until(self, done: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
+    def until(self, done: Callable[[], bool], what: str, within_s: float = 180.0) -> None:
         until_s = time.monotonic() + within_s
         while not done():
             assert time.monotonic() < until_s, (
