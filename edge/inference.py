@@ -50,6 +50,8 @@ ERROR_REST_S = 0.5
 WATCHED_FRAMES, FAILURES_IN_A_ROW = 50, 3
 #: A camera of which so many frames in a row were given up asks for twice the time with each further one, up to the second number (s).
 BLIND_FRAMES, PATIENCE_MAX_S = 3, 60.0
+#: So often a camera is asked at which rate its pictures come.
+RATE_READ_S = 2.0
 #: From capture to answer, where nobody says otherwise.
 GOAL_S = 0.4
 
@@ -146,6 +148,7 @@ class InferenceWorker:
         self._asks_since_s: float | None = None  # for a frame that the camera has not got yet
         self._blocked_s = 0.0  # how long the camera was asked for the frame in work
         self._handled: Frame | None = None  # the frame in work
+        self._rate_read_s = self._camera_interval_s = 0.0  # see `_least_interval_s`
         self.task = task
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self.on_shown: Callable[[Shown], None] = lambda shown: None
@@ -412,6 +415,7 @@ class InferenceWorker:
         if camera is None:
             return
         self.camera, self._seq, self._handled, self._asks_since_s = camera, -1, None, None
+        self._camera_interval_s = 0.0
         self._due.rest()
 
     def _count_due(self) -> None:
@@ -422,9 +426,17 @@ class InferenceWorker:
         if self.camera.may_lag or self._interval_s <= 0:
             self.finish.due(1)
             return
-        fps = self.camera.status().fps
-        interval_s = max(self._interval_s, 1.0 / fps if fps > 0 else 0.0)
+        interval_s = max(self._interval_s, self._least_interval_s())
         self.finish.due(self._due.until(frame.captured_s, interval_s, silent_s=max(0.0, self._blocked_s - interval_s)))
+
+    def _least_interval_s(self) -> float:
+        """Between two frames of the camera, 0 before it is known. A camera's rate changes seldom, and its status tells a dozen things
+        under the lock that its threads need: it is asked now and then, not for every frame."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._rate_read_s >= (RATE_READ_S if self._camera_interval_s else 0.0):
+            fps = self.camera.status().fps
+            self._rate_read_s, self._camera_interval_s = now_s, 1.0 / fps if fps > 0 else 0.0
+        return self._camera_interval_s
 
     def patience_s(self) -> float:
         """How long after its capture a frame may be answered: the goal, or more for a camera that would show nothing otherwise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,12 @@ from configs.load import parse_config
 from configs.schema.planning import ServingName
 from edge.clock import FakeClock
 from edge.finish import DueFrames, FinishBook, Finished, described, quantile
-from edge.inference import BLIND_FRAMES, PATIENCE_MAX_S, InferenceWorker
+from edge.inference import BLIND_FRAMES, PATIENCE_MAX_S, RATE_READ_S, InferenceWorker
 from edge.pool.turn import TooLate, current
 from models.fake import FakeDetector
 from scheduler.orloj.registry import POLICIES
 from scheduler.types import Detections, KnobProfile
+from streams.source import CameraStatus
 from tests.support.fakes import FreeLane, StillCamera
 
 
@@ -134,6 +136,40 @@ def test_a_camera_that_gives_less_than_is_wanted_misses_nothing() -> None:
     assert told.answered == told.in_time
     assert told.answered == pytest.approx(40, abs=2)
     assert told.due == pytest.approx(told.answered, abs=2)
+
+
+class Asked(StillCamera):
+    """Counts who asks for its whole status; gives pictures at `fps`."""
+
+    def __init__(self) -> None:
+        super().__init__("a")
+        self.times, self.fps = 0, 2.0
+
+    def status(self) -> CameraStatus:
+        self.times += 1
+        return replace(super().status(), fps=self.fps)
+
+
+def test_a_camera_is_asked_for_its_rate_now_and_then_and_not_for_every_frame() -> None:
+    bench = Bench()
+    bench.camera = bench.worker.camera = camera = Asked()
+    told = bench.run(20.0, camera_fps=5.0)
+    assert told.answered == pytest.approx(100, abs=3)
+    assert 5 <= camera.times <= 20.0 / RATE_READ_S + 2
+    assert told.due == told.answered, "two a second are known of, but more come: what was answered was due"
+
+
+def test_a_rate_that_changes_is_noticed_soon() -> None:
+    """A model that does 2.5 frames a second misses none of a camera that gives as many, and half of one that gives 5."""
+    bench = Bench()
+    bench.camera = bench.worker.camera = camera = Asked()
+    bench.model.each_s, camera.fps = 0.4, 2.5
+    slow = bench.run(20.0, camera_fps=5.0)
+    assert slow.due == pytest.approx(slow.answered, abs=2)
+    camera.fps = 5.0
+    both = bench.run(20.0, camera_fps=5.0)
+    missed = (both.due - slow.due) - (both.answered - slow.answered)
+    assert missed == pytest.approx(20.0 * 2.5, abs=RATE_READ_S * 5 + 2)
 
 
 def test_a_silent_camera_and_a_paused_worker_owe_no_frames() -> None:
