@@ -46,7 +46,7 @@ pattern read driftbox/fleet/controller
 #: No moves by themselves; shares at once.
 RULES = RoundRules(feedback_s=1.0, placement=FleetRules(standby=False, scores=PlacementRules(balanced="share_pct", moves=0)))
 #: Long enough that nobody is out of charge because other tests run beside; no test waits until it has run out.
-LEASE = LeaseTimes(renew_s=0.5, rival_s=8.0)
+LEASE = LeaseTimes(renew_s=0.5, rival_s=20.0)
 PATIENCE_S = 120.0
 
 

@@ -52,7 +52,7 @@ def box(tmp_path: Path) -> Iterator[BookedBox]:
     """Two cameras with a frame a second: what holds them up for longer than that costs a frame."""
     with BookedBox(tmp_path / "data", {"a": "fake", "b": "fake"}, config=QUIET) as made:
         for camera in made.cameras.values():
-            camera._fps = 1.0
+            camera.go_on_at(fps=1.0)
         made.wait_running("a")
         made.wait_running("b")
         yield made

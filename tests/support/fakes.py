@@ -71,7 +71,7 @@ class TickingCamera(StillCamera):
 
     def __init__(self, id: str, *, fps: float = 20.0) -> None:
         super().__init__(id)
-        self._fps = fps
+        self._fps, self._from_s, self._from_seq = fps, 0.0, 0
         self.rows = 96  # of a picture; a test may set it to change the resolution in the middle of the stream
         self._stopping = threading.Event()
 
@@ -81,11 +81,19 @@ class TickingCamera(StillCamera):
     def stop(self) -> None:
         self._stopping.set()
 
+    def go_on_at(self, fps: float) -> None:
+        """Another rate from now on; numbers go on where they are."""
+        now_s = time.monotonic()
+        self._from_seq, self._from_s, self._fps = self._seq(now_s), now_s, fps
+
+    def _seq(self, now_s: float) -> int:
+        return self._from_seq + int((now_s - self._from_s) * self._fps / self.slower)
+
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         until_s = time.monotonic() + timeout_s
         while True:
             now_s = time.monotonic()
-            seq = int(now_s * self._fps / self.slower)
+            seq = self._seq(now_s)
             if seq > after_seq and not self.stalled and not self._stopping.is_set():
                 whole = scripted_frame(self.id, seq, at_s=now_s)
                 return replace(whole, image=np.ascontiguousarray(whole.image[: self.rows]))
