@@ -209,12 +209,12 @@ class _NoDaemon:
 class MpsBench(CpuBench):
     """Jobs whose work is done elsewhere while their threads wait. Real processes: tests/integration/test_mps_backend.py."""
 
-    def __init__(self) -> None:
-        super().__init__("capped")
+    def __init__(self, mode: str) -> None:
+        super().__init__(mode)
         self._folder = tempfile.TemporaryDirectory()
         mps = MpsBackend(
             "GPU-none", data_dir=Path(self._folder.name), capacity_pct=200, clock=self.clock, daemon=_NoDaemon(),  # type: ignore[arg-type]
-            beat_s=3600.0, spare=False,
+            beat_s=3600.0, spare=False, mode=mode,  # type: ignore[arg-type]
         )  # fmt: skip
         self.backend, self._remote = mps, mps.remote_clock
         self.work = self._work
@@ -237,7 +237,8 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "lanes-capped": lambda: LanesBench("capped"),
     "lanes-work-conserving": lambda: LanesBench("work-conserving"),
     "mig": MigBench,
-    "mps": MpsBench,
+    "mps": lambda: MpsBench("capped"),
+    "mps-work-conserving": lambda: MpsBench("work-conserving"),
     "none": FreeBench,
     "pooled": PooledBench,
 }

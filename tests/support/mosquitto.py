@@ -125,9 +125,9 @@ class Listener:
         return [json.loads(payload) for payload in self.of(ending)]
 
     def publish(self, topic: str, payload: object, *, retain: bool = False) -> None:
-        """Says something itself; anything but bytes and text as JSON."""
+        """Says something itself, and waits until the broker has it; anything but bytes and text as JSON."""
         body = payload if isinstance(payload, bytes | str) else json.dumps(payload)
-        self._client.publish(topic, body, qos=1, retain=retain)
+        self._client.publish(topic, body, qos=1, retain=retain).wait_for_publish(WITHIN_S)
 
     def close(self) -> None:
         self._client.disconnect()
