@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -356,16 +356,25 @@ def test_a_replayed_report_and_a_second_box_at_a_real_broker(served: Served, bro
         twin.close()
 
 
+def stays(so: Callable[[], bool], for_s: float) -> bool:
+    """Whether it is so, all the time from now."""
+    end_s = time.monotonic() + for_s
+    while so():
+        if time.monotonic() > end_s:
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def test_two_controllers_at_one_broker_on_copies_of_a_folder(served: Served, broker: Broker, tmp_path: Path) -> None:
     prefix = served.running.options.broker.prefix  # type: ignore[union-attr]
     other = Served(options(tmp_path / "other", broker, prefix=prefix))
     try:
         both = [served.running.controller, other.running.controller]
         eventually(lambda: any("writes by term" in c.status().reason for c in both), "one of them has heard of the other")
-        eventually(lambda: sum(c.status().in_charge for c in both) == 1, "one of them steps down")
-        for _ in range(20):
-            time.sleep(0.1)
-            assert sum(c.status().in_charge for c in both) <= 1
+        # Who finds only a kept word of the other cannot know that it lives, and takes a higher term: both may believe for a moment
+        # that they are in charge (boxes obey the higher term), and then one yields for good.
+        eventually(lambda: stays(lambda: sum(c.status().in_charge for c in both) == 1, 2.0), "one of them steps down for good")
         reasons = [c.status().reason for c in both if not c.status().in_charge]
         assert any("writes by term" in reason for reason in reasons)
     finally:
