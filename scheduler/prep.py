@@ -89,8 +89,13 @@ def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     profile_gpu_s = label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
     if not stream.full or recalls(stream, state, config, needs):
         profile_gpu_s = 0.0
-    gain = prep_share.expected_gain(stream.gains, full=stream.full)
-    return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)
+    return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=_expected_gain(stream))
+
+
+def _expected_gain(stream: StreamState) -> float:
+    """Of its labels. What its own retrainings have won says nothing about a model that was offered from outside: a camera for which none
+    was worth its cost would get a trickle of labels, and no gate lets anything in on those."""
+    return prep_share.expected_gain(() if stream.offered else stream.gains, full=stream.full)
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def _most_promising(tasks: list[Prep], state: BoxState) -> list[Prep]:
 
     def worth(task: Prep) -> float:
         stream = state.streams[task.stream]
-        return prep_share.expected_gain(stream.gains, full=stream.full) / max(1, task.frames)
+        return _expected_gain(stream) / max(1, task.frames)
 
     return sorted(tasks, key=lambda task: (-worth(task), state.streams[task.stream].quality or 0.0, task.stream))
 

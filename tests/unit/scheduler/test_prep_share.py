@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
-from scheduler.prep import first_share_pct, share_pct
+from scheduler.prep import first_share_pct, label_tasks, share_pct
 from scheduler.prep_share import LATER_WINDOWS, PRIOR_GAIN, Watched, Work, choose, expected_gain
 from scheduler.registry import Needs, needs
 from scheduler.types import KnobProfile
@@ -123,3 +123,14 @@ def test_cameras_that_are_only_measured_take_less_than_cameras_that_learn() -> N
     learning = state_of(a=camera("a", gains=[0.2]), b=camera("b", gains=[0.1]))
     settled = state_of(a=camera("a", full=False), b=camera("b", full=False))
     assert share_pct(settled, config, Needs(), 0.0) < share_pct(learning, config, Needs(), 0.0)
+
+
+def test_a_model_that_was_offered_gets_labels_to_be_judged_by_though_own_retrainings_won_nothing() -> None:
+    config = EngineConfig(prep_auto=True, label_frames=40, min_label_frames=8)
+    fruitless = state_of(a=camera("a", gains=[0.0, 0.0]))
+    offered = state_of(a=camera("a", gains=[0.0, 0.0], offered=("night-1",)))
+    for state in (fruitless, offered):
+        state.prep_pct = share_pct(state, config, Needs(), 0.0)
+    assert fruitless.prep_pct < offered.prep_pct
+    assert [task.frames for task in label_tasks(fruitless, config, Needs(), 0.0)[0]] == [config.min_label_frames]
+    assert [task.frames for task in label_tasks(offered, config, Needs(), 0.0)[0]] == [config.label_frames]
