@@ -61,6 +61,7 @@ from scheduler.events import (
     KnobsDue,
     KnobsMeasured,
     LabelDone,
+    LearnedFrom,
     LearningSwitched,
     LookDone,
     ModelRolledBack,
@@ -130,6 +131,7 @@ class BoxEngine:
             CameraRemoved: self._camera_removed,
             SharesOrdered: self._shares_ordered,
             CustomerChanged: self._customer_changed,
+            LearnedFrom: self._learned_from,
             LearningSwitched: self._learning_switched,
             AskedAnew: self._asked_anew,
             CameraHealth: self._camera_health,
@@ -206,6 +208,14 @@ class BoxEngine:
         stream.customer = event.customer
         if self.state.shares_pct:
             self._reshare(event.at_s)
+
+    def _learned_from(self, event: LearnedFrom) -> None:
+        """What it learns or is judged by here counts more: that is newer."""
+        stream = self.state.streams.get(event.stream)
+        if stream is None or stream.learned is not None or stream.version != event.version:
+            return
+        if 0 <= event.window < self.state.window:
+            stream.learned = event.window
 
     def _learning_switched(self, event: LearningSwitched) -> None:
         stream = self.state.streams.get(event.stream)

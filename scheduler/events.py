@@ -103,6 +103,16 @@ class ModelsOffered(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearnedFrom(Event):
+    """The pictures of the window that `version` learned from lie here, in `window`: they came with the camera from another box, or lie
+    there still. If it serves and nothing else is known, the next window is compared with that one (docs/drift.md)."""
+
+    stream: str
+    version: str
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CameraRemoved(Event):
     stream: str
 
@@ -313,6 +323,7 @@ EVENTS: tuple[type[Event], ...] = (
     CameraRemoved,
     SharesOrdered,
     CustomerChanged,
+    LearnedFrom,
     LearningSwitched,
     AskedAnew,
     CameraHealth,

@@ -91,6 +91,23 @@ def undone(labels: SampleLabels) -> SampleLabels | None:
     return with_golden(None, labels.said, labels.split) if labels.said is not None else None
 
 
+def merged(here: SampleLabels | None, came: SampleLabels) -> SampleLabels:
+    """The labels of one picture of which two boxes have said something: a person's before the golden model's, of the same kind the newer
+    ones. Who has judged by it on either box goes on judging by it: nothing that judged is ever trained on. Which of them is called
+    `here` makes no difference, and neither does doing it twice."""
+    if here is None:
+        return came
+    winner, other = sorted((here, came), key=_weight, reverse=True)
+    split: Split = "holdout" if "holdout" in (here.split, came.split) else "train"
+    said = winner.said if winner.said is not None else other.said
+    return replace(winner, split=split, said=said, golden=winner.golden or (said.golden if said else ""))
+
+
+def _weight(labels: SampleLabels) -> tuple[bool, float, bytes]:
+    """What is said decides between two of the same moment: any order that both boxes agree on, and that merging does not change."""
+    return labels.by == "person", labels.stored_utc, encode(replace(labels, split="train", golden="", said=None))
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from streams.block_file import (
     records_of,
     write_block_file,
 )
-from streams.label_file import SampleLabels, decode, encode
+from streams.label_file import SPLITS, SampleLabels, decode, encode
 
 SCHEMA = 1
 _LENGTH = struct.Struct("<I")
@@ -118,13 +118,20 @@ def taken_in(
     data: bytes, folder: Path, name: str, *, partitions: int, covers: Sequence[MapAttempt], home: str
 ) -> tuple[BlockIndex, list[str]]:
     """Writes what `carried` made as a map output of ours, and the names of its samples; nothing that the sender says is believed: every
-    record is decoded, must be of a camera of box `home`, and lie in its partition. Raises StorageError, 'corrupt' where that is not so
-    (nothing is written)."""
-    blocks, names = _checked_blocks(data, name, partitions, home)
-    return write_block_file(folder, name, blocks, covers=covers), names
+    record is decoded, must be a training sample of a camera of box `home`, and lie in its partition. Raises StorageError, 'corrupt'
+    where that is not so (nothing is written)."""
+    blocks, samples = _checked_blocks(data, name, partitions, home, splits=("train",))
+    return write_block_file(folder, name, blocks, covers=covers), [sample.name for sample in samples]
 
 
-def _checked_blocks(data: bytes, name: str, partitions: int, home: str) -> tuple[list[list[bytes]], list[str]]:
+def unpacked_samples(data: bytes, name: str, *, home: str) -> list[SampleRecord]:
+    """The samples in what `carried` made of a file with one partition, of either split, checked as by `taken_in`. Raises as that."""
+    return _checked_blocks(data, name, 1, home, splits=SPLITS)[1]
+
+
+def _checked_blocks(
+    data: bytes, name: str, partitions: int, home: str, *, splits: Sequence[str]
+) -> tuple[list[list[bytes]], list[SampleRecord]]:
     try:
         length = _LENGTH.unpack_from(data)[0]
         if length > MAX_INDEX_BYTES:
@@ -136,22 +143,23 @@ def _checked_blocks(data: bytes, name: str, partitions: int, home: str) -> tuple
                 f"it has {index.partitions} blocks of {index.size_bytes} bytes, not {partitions} of {len(data) - begin}"
             )
         blocks = [list(records_of(data[begin + a : begin + b])) for a, b in zip(index.offsets, index.offsets[1:], strict=False)]
-        names = [_name_in(record, p, partitions, home) for p, block in enumerate(blocks) for record in block]
+        samples = [_checked(record, p, partitions, home, splits) for p, block in enumerate(blocks) for record in block]
     except (ValueError, struct.error) as error:
         raise StorageError(
             f"the samples {name} cannot be used: {error}", subject=name, code="corrupt", remedy="its box is asked again"
         ) from None
-    return blocks, names
+    return blocks, samples
 
 
-def _name_in(record: bytes, partition: int, partitions: int, home: str) -> str:
+def _checked(record: bytes, partition: int, partitions: int, home: str, splits: Sequence[str]) -> SampleRecord:
     sample = decoded(record)
-    if sample.camera.home != home or sample.labels.split != "train":
-        raise ValueError(f"sample {sample.name} is not a training sample of box {home}")
+    if sample.camera.home != home or sample.labels.split not in splits:
+        what = "sample" if len(splits) > 1 else "training sample"
+        raise ValueError(f"sample {sample.name} is not a {what} of box {home}")
     if partition_of(sample.name, partitions) != partition:
         raise ValueError(f"sample {sample.name} lies in the wrong partition")
     sample.image()
-    return sample.name
+    return sample
 
 
 def digest(data: bytes) -> str:

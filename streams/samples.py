@@ -38,6 +38,7 @@ from streams.label_file import (
     Split,
     decode,
     encode,
+    merged,
     undone,
     with_golden,
     with_ignored,
@@ -176,6 +177,31 @@ class SampleStore:
     def restore(self, ref: SampleRef, labels: SampleLabels | None) -> None:
         """Puts back what `load_labels` once said (None: no labels), for whoever writes many samples or none. As `correct`."""
         self._change(ref, lambda old: labels, None)
+
+    def adopt(self, ref: SampleRef, jpeg: bytes, labels: SampleLabels) -> SampleLabels:
+        """Keeps a labelled picture that was made elsewhere; where the very picture lies under that name, what both say of it is merged
+        (`streams.label_file.merged`). Durable. Returns what is in force. ValueError: another picture has that name, or it is no
+        sample's. Raises StorageError."""
+        if not is_camera_id(ref.stream) or ref.window < 0 or ref.seq < 0 or not jpeg:
+            raise ValueError(f"not a sample: {ref.name}")
+        path = self._picture(ref)
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lies = path.read_bytes() if path.is_file() else None
+        if lies is not None and lies != jpeg:
+            raise ValueError(f"another picture is called {ref.name}")
+        if lies is None:
+            atomic_write(path, jpeg, write=self._write)
+        kept = self._change(ref, lambda old: merged(old, labels), None)
+        assert kept is not None
+        return kept
+
+    def size_bytes(self, ref: SampleRef) -> int | None:
+        """Of the picture's file; None: it is not there (any more)."""
+        try:
+            return self._picture(ref).stat().st_size
+        except OSError:
+            return None
 
     def _change(
         self, ref: SampleRef, change: Callable[[SampleLabels | None], SampleLabels | None], check: Check | None, *,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cluster.placement.sight import UNDER_WAY, Patience, is_dead, lease_of, parcel_id, told_up_to_s, word_of
+from cluster.placement.sight import UNDER_WAY, Patience, is_dead, labels_stay, lease_of, parcel_id, told_up_to_s, word_of
 from cluster.types import CameraLease, FleetState, Handoff, Phase
 from scheduler.fleet.types import CameraKey, CameraOrder, Role
 
@@ -58,7 +58,7 @@ def advance_handoffs(state: FleetState, rules: HandoffRules, now_utc_s: float) -
             state = after
             if camera not in state.handoffs:
                 break
-            said.append(_sentence(state.handoffs[camera]))
+            said.append(_sentence(state, state.handoffs[camera]))
     return Advanced(state=state, orders=orders_of(state), said=tuple(said))
 
 
@@ -273,7 +273,8 @@ def _with_handoff(state: FleetState, handoff: Handoff) -> FleetState:
     return replace(state, handoffs={**state.handoffs, handoff.camera: handoff})
 
 
-def _sentence(handoff: Handoff) -> str:
+def _sentence(state: FleetState, handoff: Handoff) -> str:
     where = f"{handoff.source} -> {handoff.target}"
     why = f": {handoff.problem}" if handoff.phase == "undone" else f" ({handoff.cause}: {handoff.reason})"
-    return f"camera {handoff.camera}, {where}, {handoff.phase}{why}"
+    stay = labels_stay(state, handoff) if handoff.phase in ("warm", "done") else ""
+    return f"camera {handoff.camera}, {where}, {handoff.phase}{why}{f'; {stay}' if stay else ''}"

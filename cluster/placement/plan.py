@@ -19,7 +19,7 @@ from typing import Literal
 
 from cluster.placement.handoff import HandoffRules, begin_handoff
 from cluster.placement.may import Allowed
-from cluster.placement.sight import cameras_of, is_away, is_dead, lease_of, parcel_id, under_way, word_of
+from cluster.placement.sight import cameras_of, is_away, is_dead, labels_stay, lease_of, parcel_id, under_way, word_of
 from cluster.types import CameraLease, FleetState, Handoff
 from scheduler.fleet.types import CameraKey, CameraReport
 from scheduler.videostorm.placement import Demand, Machine, Move, PlacementRules, best_move, place
@@ -341,7 +341,8 @@ def describe(state: FleetState, intents: Iterable[Intent] = ()) -> Mapping[Camer
     for camera in cameras_of(state):
         lease, handoff = lease_of(state, camera), under_way(state, camera)
         if handoff is not None:
-            said[camera] = f"on its way to {handoff.target} ({handoff.phase}): {handoff.reason}"
+            stay = labels_stay(state, handoff)
+            said[camera] = f"on its way to {handoff.target} ({handoff.phase}): {handoff.reason}{f'; {stay}' if stay else ''}"
         elif camera not in said:
             said[camera] = "at home" if lease.box == camera.home else f"on {lease.box} since a {lease.cause or 'move'}"
     return said

@@ -103,6 +103,16 @@ def told_up_to_s(state: FleetState, box_id: str, camera: CameraKey) -> float:
     return word.last_s if word is not None and word.last_s is not None and word.stage in _TELLS else 0.0
 
 
+def labels_stay(state: FleetState, handoff: Handoff) -> str:
+    """Why a camera's labels do not follow it on this way, '': they do, or nothing is known of it. A box decides that for itself; here
+    it is only told."""
+    if handoff.cause == "takeover":
+        return f"its labels stay on box {handoff.source}, which is gone"
+    source = state.boxes.get(handoff.source)
+    told = next((report for report in source.cameras if report.camera == handoff.camera), None) if source is not None else None
+    return f"without consent its labels stay on box {handoff.source}" if told is not None and not told.consent else ""
+
+
 def parcel_id(target: str, camera: CameraKey, term: int, more: str = "") -> str:
     """Name of a parcel for `target` (docs/fleet/controller.md)."""
     tail = f".{more}" if more else ""

@@ -39,8 +39,8 @@ class FleetSection(Section):
     accept_guests: bool = setting(True, text="Watch cameras of other boxes when the fleet asks for it.")
     consent: bool = setting(
         False,
-        text="Let labelled samples of its cameras leave the box for pooled training: masks burnt in, encrypted on the way. A camera's "
-        "own `consent` overrides it.",
+        text="Let labelled samples of its cameras leave the box, for pooled training and after a camera that another box watches: masks "
+        "burnt in, encrypted on the way. A camera's own `consent` overrides it.",
     )
 
     @field_validator("networks")

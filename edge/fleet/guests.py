@@ -59,8 +59,11 @@ class BoxCameras(Protocol):
     def take_out(self, camera: str, why: str) -> None:
         """Ends watching: a guest goes, an own camera stays in the configuration."""
 
-    def pack(self, camera: str, key: CameraKey) -> CameraParcel:
-        """All that another box needs to begin."""
+    def pack(self, camera: str, key: CameraKey, parcel: str) -> CameraParcel:
+        """All that another box needs to begin. parcel: under which name it travels."""
+
+    def sent(self, camera: str, parcel: str) -> None:
+        """That parcel lies at the controller: what may follow it, follows. Returns soon."""
 
     def leave(self, camera: str, key: CameraKey, to: str, after_s: float) -> CameraState | None:
         """The state of its objects and queries after the last frame that was told, for box `to`; from now on it ends nothing here that
@@ -303,7 +306,8 @@ class FleetCameras:
         return opened
 
     def _send(self, camera: _Camera, name: str) -> None:
-        self._seal_and_put(name, packed(self._cameras.pack(camera.local, camera.key)))
+        self._seal_and_put(name, packed(self._cameras.pack(camera.local, camera.key, name)))
+        self._cameras.sent(camera.local, name)
         camera.sent |= {name}
 
     # --- states -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""What handoffs do to a running box: guests become cameras of its book, own cameras are withheld, models and profiles travel."""
+"""What handoffs do to a running box: guests become cameras of its book, own cameras are withheld, models and profiles travel, labels
+follow (`edge.fleet.labels_leave`, `edge.fleet.labels_arrive`)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -15,7 +16,11 @@ from configs.schema import CameraEntry
 from edge.cameras.book import ADDRESSES, document_of
 from edge.fleet.camera_state import CameraState
 from edge.fleet.guests import State
-from edge.fleet.parcels import TRAVELS, CameraParcel
+from edge.fleet.labels import HANDOFF, came_as
+from edge.fleet.labels_arrive import facts
+from edge.fleet.labels_leave import request_of
+from edge.fleet.parcels import TRAVELS, CameraParcel, is_of_journey
+from edge.fleet.samples import Giving
 from edge.live_control import LiveControl
 from edge.models_exchange import OUTSIDE
 from edge.runtime import BoxRuntime
@@ -30,12 +35,11 @@ from models.zoo import ZOO, split_size
 from scheduler.commands import Note
 from scheduler.fleet.types import CameraKey
 from scheduler.types import ModelVersion
+from streams.masks import masks_from
 from streams.samples import SampleStore
 
 #: Who is said to have added a guest, in the book.
 BY = "fleet"
-#: Kind of origin of a model that came with a handoff.
-HANDOFF = "handoff"
 #: Longest that a camera's last frame may take those who follow its objects, and answer its queries.
 STEP_S = 1.0
 
@@ -44,23 +48,40 @@ STEP_S = 1.0
 MOST_COUNTED = 2000
 
 
+#: Why labels do not follow their camera, as a parcel says it -> in words.
+STAY = {"consent": "its operator does not let its samples leave a box", "standby": "they were not sent ahead"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What of a camera's labels stays where it was made: labelled pictures, of them a person's, and those held out to judge by."""
+    """What there is of a camera's labels: labelled pictures, of them a person's, and those held out to judge by."""
 
     labelled: int
     by_person: int
     held_out: int
 
 
+class Follow(Protocol):
+    """What sends labels after a camera, and takes in those that follow one. Returns at once; raises StorageError."""
+
+    def begin(self, camera: str, parcel: str, giving: Giving) -> None: ...
+
+    def close(self, camera: str) -> None: ...
+
+    def expect(self, camera: str, known: Mapping[str, Any], sender: str) -> bool:
+        """Whether any follow."""
+
+
 class RunningCameras:
-    """See `edge.fleet.guests.BoxCameras`. consents: whether a camera's samples may leave the box, as its home decides."""
+    """See `edge.fleet.guests.BoxCameras`. consents: whether a camera's samples may leave the box, as its home decides; follow: None:
+    labels stay where they are (the box is in no fleet)."""
 
     def __init__(
         self, runtime: BoxRuntime, control: LiveControl, folder: DataFolder, store: Store,
-        consents: Callable[[CameraEntry], bool] = lambda entry: bool(entry.consent),
+        consents: Callable[[CameraEntry], bool] = lambda entry: bool(entry.consent), follow: Follow | None = None,
     ) -> None:  # fmt: skip
         self._runtime, self._control, self._folder, self._store, self._consents = runtime, control, folder, store, consents
+        self._follow = follow
 
     def state(self, camera: str) -> State:
         if camera in self._runtime.watched:
@@ -80,7 +101,8 @@ class RunningCameras:
         if parcel is not None and parcel.model:
             self._take_model(camera, parcel, sender)
         if parcel is not None:
-            self._say_what_stays(camera, parcel.known, sender)
+            follows = self._follow is not None and self._follow.expect(camera, parcel.known, sender)
+            self._say_of_labels(camera, parcel.known, sender, follows=follows)
         if not self.known(camera):
             if parcel is None:
                 raise UsageError(f"nothing is known of camera {camera}", subject=camera)
@@ -90,23 +112,36 @@ class RunningCameras:
         self._control.give_back(camera)
 
     def take_out(self, camera: str, why: str) -> None:
+        if self._follow is not None:
+            self._follow.close(camera)  # first: a box that is killed in between closes it again
         if camera in self.guests():
             self._control.remove(camera, by=BY)
         elif self.known(camera):
             self._control.withhold(camera, why)
 
-    def pack(self, camera: str, key: CameraKey) -> CameraParcel:
+    def pack(self, camera: str, key: CameraKey, parcel: str) -> CameraParcel:
         entry = self._control.cameras().find(camera).entry
         serving = self._store.serving(camera).get(camera)
         model = self._bundle(camera, serving) if serving is not None else b""
         known: dict[str, Any] = {}
         if serving is not None:
-            known = {"version": self._came_as(serving.id) or serving.id, "quality": serving.quality, "arch": serving.arch}
-        known["labels"] = asdict(self._labels(camera))
+            known = {
+                "version": came_as(self._store, serving.id) or serving.id,
+                "quality": serving.quality,
+                "arch": serving.arch,
+            }
+        labels, newest = self._labels(camera)
+        known["labels"] = asdict(labels)
+        known |= self._following(entry, serving, parcel, newest)
         profile = self._store.profile(camera)
         if profile is not None:
             known["profile"] = profile[1]
         return CameraParcel(camera=key, document=self._document(entry, serving), model=model, known=known)
+
+    def sent(self, camera: str, parcel: str) -> None:
+        entry = self._control.cameras().find(camera).entry
+        if self._follow is not None and is_of_journey(parcel) and self._consents(entry):
+            self._follow.begin(camera, parcel, Giving(consent=True, masks=masks_from(entry.masks)))
 
     def leave(self, camera: str, key: CameraKey, to: str, after_s: float) -> CameraState | None:
         watched = self._runtime.watched.get(camera)
@@ -169,26 +204,50 @@ class RunningCameras:
         document.pop("id", None)
         return document | {"name": entry.title, "consent": self._consents(entry)}
 
-    def _labels(self, camera: str) -> Labels:
-        """Of the newest pictures of a camera."""
+    def _labels(self, camera: str) -> tuple[Labels, int]:
+        """Of the newest pictures of a camera, and the newest window that has labels (0: none has)."""
         store = SampleStore(self._folder.samples_dir)
-        found = [labels for ref in store.list(camera)[-MOST_COUNTED:] if (labels := store.labels_or_none(ref)) is not None]
-        return Labels(
-            labelled=len(found), by_person=sum(labels.by == "person" for labels in found),
-            held_out=sum(labels.split == "holdout" for labels in found),
+        refs = store.list(camera)[-MOST_COUNTED:]
+        found = [(ref.window, labels) for ref in refs if (labels := store.labels_or_none(ref)) is not None]
+        counted = Labels(
+            labelled=len(found), by_person=sum(labels.by == "person" for _, labels in found),
+            held_out=sum(labels.split == "holdout" for _, labels in found),
         )  # fmt: skip
+        return counted, max((window for window, _ in found), default=0)
 
-    def _say_what_stays(self, camera: str, known: Mapping[str, Any], sender: str) -> None:
+    def _following(self, entry: CameraEntry, serving: ModelVersion | None, parcel: str, newest: int) -> dict[str, Any]:
+        """What the parcel says of the labelled pictures themselves."""
+        if not self._consents(entry):
+            return {"stay": "consent"}
+        if self._follow is None or not is_of_journey(parcel):
+            return {"stay": "standby"}
+        return {"pictures": facts(request_of(parcel), newest=newest, learned=self._learned_in(entry.id, serving))}
+
+    def _learned_in(self, camera: str, serving: ModelVersion | None) -> int | None:
+        """The window here that the serving model learned from, or was last judged on: the engine knows, else how it was made."""
+        stream = self._runtime.parts.engine.state.streams.get(camera)
+        if stream is not None and stream.learned is not None:
+            return stream.learned
+        made_in = self._store.model(serving.id).config.get("window") if serving is not None else None
+        return made_in if isinstance(made_in, int) else None
+
+    def _say_of_labels(self, camera: str, known: Mapping[str, Any], sender: str, *, follows: bool) -> None:
         """Labels belong to pictures, and pictures are not in the parcel: nobody is to look for their corrections here in vain."""
         try:
             labels = Labels(**known["labels"])
         except (KeyError, TypeError):
             return
-        if all(isinstance(number, int) and number >= 0 for number in astuple(labels)) and labels.labelled:
+        if not all(isinstance(number, int) and number >= 0 for number in astuple(labels)) or not labels.labelled:
+            return
+        many = f"{labels.labelled} pictures, {labels.by_person} of them corrected by a person, {labels.held_out} held out"
+        if follows:
+            self.say(camera, f"its labels follow it from box {sender}: {many}")
+        else:
+            why = STAY.get(str(known.get("stay", "")), STAY["standby"])
             self.say(
-                camera, f"its labels stay on box {sender}: {labels.labelled} pictures, {labels.by_person} of them corrected by a person,"
-                f" {labels.held_out} held out; here it learns from, and is judged by, what is labelled here",
-            )  # fmt: skip
+                camera,
+                f"its labels stay on box {sender} ({why}): {many}; here it learns from, and is judged by, what is labelled here",
+            )
 
     def _bundle(self, camera: str, serving: ModelVersion) -> bytes:
         with tempfile.TemporaryDirectory(dir=self._folder.root, prefix=".handoff-") as scratch:
@@ -202,7 +261,7 @@ class RunningCameras:
         box has sent away itself."""
         came = str(parcel.known.get("version", ""))
         known = {m.version.id for m in self._store.models(camera)}
-        if came and came in known | {self._came_as(version) for version in known}:
+        if came and came in known | {came_as(self._store, version) for version in known}:
             return
         with tempfile.TemporaryDirectory(dir=self._folder.root, prefix=".handoff-") as scratch:
             path = Path(scratch) / f"model{SUFFIX}"
@@ -230,11 +289,6 @@ class RunningCameras:
             version = ModelVersion(id=id, stream=camera, parent=None, arch=manifest.spec.arch, sha256=sha256)
             self._store.add_model(version, at_utc=manifest.created_utc, config=about(manifest))
             return version
-
-    def _came_as(self, version: str) -> str:
-        """The id under which a version that came with a handoff was known where it came from; '': it did not come so."""
-        origin = self._store.model(version).config.get("origin") or {}
-        return str(origin.get("version", "")) if isinstance(origin, Mapping) and origin.get("kind") == HANDOFF else ""
 
     def _take_profile(self, camera: str, known: Mapping[str, Any]) -> None:
         """What was measured for it elsewhere; whether it fits this machine is checked where it is used."""

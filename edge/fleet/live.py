@@ -15,6 +15,7 @@ from edge.fleet.envelope import Member
 from edge.fleet.guests import FleetCameras
 from edge.fleet.handoff_book import HandoffBook
 from edge.fleet.handoff_box import RunningCameras
+from edge.fleet.labels import FollowingLabels, following_labels
 from edge.fleet.member import Handlers
 from edge.fleet.membership import CA, CERTIFICATE, KEY, MemberFolder
 from edge.fleet.offers import OfferBook
@@ -58,6 +59,10 @@ class SeatPost:
         with self._seat.client(PARCEL_S) as client:
             return HttpsPost(client).get(parcel)
 
+    def remove(self, parcel: str) -> None:
+        with self._seat.client(PARCEL_S) as client:
+            HttpsPost(client).remove(parcel)
+
 
 class Samples:
     """`edge.fleet.handlers.SampleDesk`: seals with the certificate that is good when a request comes."""
@@ -91,13 +96,31 @@ def member_of(folder: MemberFolder) -> Member:
 def handlers(seat: Seat, box: Any) -> Handlers:
     """Of a membership of a built box (`edge.wiring.box.Box`). Raises StorageError, and what `member_of` raises."""
     folder, root, me = seat.box.folder, box.folder.root, seat.member.box
-    post, running = SeatPost(seat), _cameras(seat.box, box)
+    post = SeatPost(seat)
 
     def offset_s() -> float:
         """The box's clock minus the controller's."""
         controller_s = seat.controller_utc_s()
         return 0.0 if controller_s is None else seat.box.clock.utc_s() - controller_s
 
+    def audit(action: str, outcome: str, detail: str) -> None:
+        AccountStore(box.store).add_audit(
+            at_utc=seat.box.clock.utc_s(), who=BY, address="", action=action, outcome=outcome, detail=detail, known=True
+        )
+
+    def giving_as(member: Member, guests: Callable[[], Mapping[str, CameraKey]]) -> SampleBox:
+        return SampleBox(
+            member=member, post=post, store=SampleStore(box.folder.samples_dir), audit=audit, utc=seat.box.clock.utc_s,
+            cameras=lambda: givings(seat.box, guests=guests()),
+        )  # fmt: skip
+
+    labels = following_labels(
+        # Of a guest its home has said whether its samples may leave a box; they go where it goes.
+        lambda: giving_as(member_of(folder), dict), _made(folder.path("labels")), box.runtime, box.store, post=post,
+        member=lambda: member_of(folder), known=lambda camera: running.known(camera),
+        require_room=lambda: box.folder.require_free(seat.box.config().storage.min_free_mib),
+    )  # fmt: skip
+    running = _cameras(seat.box, box, labels)
     cameras = FleetCameras(
         me, running, HandoffBook(root), member=lambda: member_of(folder), post=post, offset_s=offset_s, utc_s=seat.box.clock.utc_s,
         changed=seat.wake,
@@ -107,17 +130,8 @@ def handlers(seat: Seat, box: Any) -> Handlers:
         local = key.camera if key.home == me else key.guest_id
         return local if local in box.runtime.watched else None
 
-    def audit(action: str, outcome: str, detail: str) -> None:
-        AccountStore(box.store).add_audit(
-            at_utc=seat.box.clock.utc_s(), who=BY, address="", action=action, outcome=outcome, detail=detail, known=True
-        )
-
     def givers(member: Member) -> SampleGiver:
-        given = SampleBox(
-            member=member, post=post, store=SampleStore(box.folder.samples_dir), audit=audit, utc=seat.box.clock.utc_s,
-            cameras=lambda: givings(seat.box, guests=cameras.guests()),
-        )  # fmt: skip
-        return SampleGiver(given, _made(folder.path("samples")))
+        return SampleGiver(giving_as(member, cameras.guests), _made(folder.path("samples")))
 
     offers = OfferBook(root, _made(folder.path("offers")), post, local_id=local_id)
     samples = Samples(givers, lambda: member_of(folder))
@@ -126,7 +140,7 @@ def handlers(seat: Seat, box: Any) -> Handlers:
 
     def stop() -> None:
         """What is on its way may take minutes; the box ends in seconds, and goes on with it at its next start."""
-        ending = [threading.Thread(target=end, daemon=True) for end in (cameras.stop, offers.close, samples.close)]
+        ending = [threading.Thread(target=end, daemon=True) for end in (cameras.stop, labels.stop, offers.close, samples.close)]
         for thread in ending:
             thread.start()
         until_s = time.monotonic() + STOP_S
@@ -139,7 +153,11 @@ def handlers(seat: Seat, box: Any) -> Handlers:
         while (running.guests() or _elsewhere(seat.box)) and time.monotonic() < until_s:
             time.sleep(0.05)
 
-    return Handlers(cameras=cameras, offers=offers, samples=samples, start=cameras.start, stop=stop, settle=settle)
+    def start() -> None:
+        cameras.start()
+        labels.start()
+
+    return Handlers(cameras=cameras, offers=offers, samples=samples, start=start, stop=stop, settle=settle)
 
 
 def alone(seen: FleetBox, box: Any) -> bool:
@@ -175,11 +193,11 @@ def givings(seen: FleetBox, *, guests: Mapping[str, CameraKey]) -> Mapping[str, 
     }  # fmt: skip
 
 
-def _cameras(seen: FleetBox, box: Any) -> RunningCameras:
+def _cameras(seen: FleetBox, box: Any, labels: FollowingLabels | None = None) -> RunningCameras:
     def consents(entry: CameraEntry) -> bool:
         return may_leave(entry, seen.config().fleet)
 
-    return RunningCameras(seen.runtime, seen.control, box.folder, box.store, consents)
+    return RunningCameras(seen.runtime, seen.control, box.folder, box.store, consents, labels)
 
 
 def _made(path: Path) -> Path:

@@ -33,7 +33,8 @@ TRAVELS = ("rtsp", "rtsps", "http", "https")
 @dataclass(frozen=True, kw_only=True)
 class CameraParcel:
     """camera: who it is; document: its entry, addresses with their credentials; model: the bundle's bytes, b'' none; known: what is
-    known of its learning (`quality`, `version`, `profile`, and `labels`: how many stay where they were made)."""
+    known of its learning (`quality`, `version`, `profile`, `labels`: how many there are, `pictures`: under which request they follow, or
+    `stay`: why they do not)."""
 
     camera: CameraKey
     document: Mapping[str, Any]
@@ -44,6 +45,11 @@ class CameraParcel:
 def addressee(parcel: str) -> str:
     """The box that a parcel is for, by its name."""
     return parcel.partition(".")[0]
+
+
+def is_of_journey(parcel: str) -> bool:
+    """Whether a parcel is of a camera that sets out now, by its name (docs/fleet/controller.md); else it is for a box that stands by."""
+    return parcel.count(".") == 3
 
 
 def packed(parcel: CameraParcel) -> bytes:
@@ -120,6 +126,10 @@ class HttpsPost:
                 f"parcel {parcel} came damaged", subject=parcel, remedy="it is fetched again", code="checksum"
             )
         return answer.content
+
+    def remove(self, parcel: str) -> None:
+        """Of this box's own; one that is not there is no error."""
+        self._ask("DELETE", f"/fleet/v1/parcels/{parcel}")
 
     def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:

@@ -41,6 +41,8 @@ log = logging.getLogger("driftbox")
 Audit = Callable[[str, str, str], None]
 #: Requests whose traces are kept, so that a replayed one is known.
 KEPT_REQUESTS = 100
+#: Why a sample stays.
+NO_CONSENT = "camera without consent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,10 @@ class Giving:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """What giving samples needs of a box. cameras: its own cameras, as they are configured *now*; most_bytes: that it ever gives for one
-    request; utc: its clock."""
+    """What giving samples needs of a box. cameras: those whose samples it may give, as they are configured *now*; most_bytes: that it
+    ever gives for one request; utc: its clock; whole: not for a training service, but because the camera itself moves
+    (`edge.fleet.labels_leave`): what it is judged by and what a person took out go with it, whatever a person said goes first and from
+    any window."""
 
     member: Member
     post: ParcelPost
@@ -65,6 +69,7 @@ class Box:
     audit: Audit
     utc: Callable[[], float]
     most_bytes: int = 1024 * 2**20
+    whole: bool = False
 
 
 class Withdrawn(UsageError):
@@ -123,6 +128,11 @@ class SampleGiver:
         self._end(asked, word)
         return word
 
+    def begin(self, asked: CollectRequest) -> None:
+        """A request of the box's own; that it was begun already changes nothing. Durable. Raises StorageError."""
+        if not (self._place(asked.id) / "request.json").is_file():
+            self._take_up(asked)
+
     # --- steps ----------------------------------------------------------------------------------------------------------
 
     def _asked(self, request: str) -> CollectRequest:
@@ -138,11 +148,16 @@ class SampleGiver:
                 f"request {request} is for {asked.box} from {asked.trainer}, but came to {me.box} from {opened.sender}", subject=request,
                 remedy="nothing is given; who trains in this fleet?",
             )  # fmt: skip
+        self._take_up(asked)
+        return asked
+
+    def _take_up(self, asked: CollectRequest) -> None:
+        path = self._place(asked.id) / "request.json"
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, codec.encode(asked))
-        self._note(asked, "asked", f"by {asked.trainer}, at most {asked.most_bytes} bytes")
-        return asked
+        who = f"the camera moves to {asked.trainer}" if self._box.whole else f"by {asked.trainer}"
+        self._note(asked, "asked", f"{who}, at most {asked.most_bytes} bytes")
 
     def _plan(self, asked: CollectRequest) -> dict[str, Any]:
         """Which samples make which part; decided once, because samples come and go meanwhile."""
@@ -198,7 +213,7 @@ class SampleGiver:
         """None: it is gone meanwhile, or a mask was drawn that is not in it."""
         giving = self._box.cameras().get(ref.stream, Giving())
         record = read_sample(self._box.store, asked.box, ref)
-        return record if record is not None and why_not(record, giving) == "" else None
+        return record if record is not None and why_not(record, giving, whole=self._box.whole) == "" else None
 
     def _check_consent(self, asked: CollectRequest, cameras: set[str]) -> None:
         now = self._box.cameras()
@@ -275,12 +290,12 @@ def planned(asked: CollectRequest, box: Box) -> tuple[list[list[tuple[str, int, 
         if asked.cameras and camera not in wanted:
             continue
         if not giving.consent:
-            left_out["camera without consent"] += len(box.store.list(camera, labelled=True))
+            left_out[NO_CONSENT] += len(box.store.list(camera, labelled=True))
         elif asked.arch and giving.arch != asked.arch:
             left_out["camera of another model"] += len(box.store.list(camera, labelled=True))
         else:
             chosen.append(camera)
-    queues = {camera: list(reversed(_train_refs(box.store, camera, asked.newest_windows))) for camera in chosen}
+    queues = {camera: _queue(box, camera, asked) for camera in chosen}
     budget, size = min(asked.most_bytes, box.most_bytes), 0
     parts: list[list[tuple[str, int, int]]] = []
     part: list[tuple[str, int, int]] = []
@@ -288,7 +303,7 @@ def planned(asked: CollectRequest, box: Box) -> tuple[list[list[tuple[str, int, 
         for camera in [c for c in chosen if queues[c]]:
             ref = queues[camera].pop(0)
             record = read_sample(box.store, asked.box, ref)
-            why = "damaged" if record is None else why_not(record, cameras[camera])
+            why = "damaged" if record is None else why_not(record, cameras[camera], whole=box.whole)
             cost = len(record.jpeg) + 1024 if record is not None else 0
             if not why and cost > budget:
                 why = "no room in the request"
@@ -304,8 +319,16 @@ def planned(asked: CollectRequest, box: Box) -> tuple[list[list[tuple[str, int, 
     return ([*parts, part] if part else parts), left_out, sorted({camera for p in [*parts, part] for camera, *_ in p})
 
 
-def _train_refs(store: SampleStore, camera: str, newest_windows: int) -> list[SampleRef]:
-    return store.usable(camera, store.windows(camera)[-newest_windows:], "train")
+def _queue(box: Box, camera: str, asked: CollectRequest) -> list[SampleRef]:
+    """The camera's samples that are thought of, those that matter most first."""
+    newest = box.store.windows(camera)[-asked.newest_windows :]
+    refs = box.store.list(camera) if box.whole else box.store.usable(camera, newest, "train")
+    found = [(ref, labels) for ref in reversed(refs) if (labels := box.store.labels_or_none(ref)) is not None]
+    wanted = [(ref, labels.by == "person") for ref, labels in found if labels.stored_utc >= asked.since_utc]
+    if not box.whole:
+        return [ref for ref, _ in wanted]
+    by_person = [ref for ref, is_persons in wanted if is_persons]
+    return by_person + [ref for ref, is_persons in wanted if not is_persons and ref.window in newest]
 
 
 def read_sample(store: SampleStore, box: str, ref: SampleRef) -> SampleRecord | None:
@@ -317,11 +340,11 @@ def read_sample(store: SampleStore, box: str, ref: SampleRef) -> SampleRecord | 
     return SampleRecord(camera=CameraKey(home=box, camera=ref.stream), window=ref.window, seq=ref.seq, labels=labels, jpeg=jpeg)
 
 
-def why_not(record: SampleRecord, giving: Giving) -> str:
-    """Why a sample does not leave the box, '' it may."""
+def why_not(record: SampleRecord, giving: Giving, *, whole: bool = False) -> str:
+    """Why a sample does not leave the box, '' it may. whole: see `Box`."""
     if not giving.consent:
-        return "camera without consent"
-    if record.labels.split != "train" or not record.labels.usable:
+        return NO_CONSENT
+    if not whole and (record.labels.split != "train" or not record.labels.usable):
         return "not for training"
     try:
         image = record.image()

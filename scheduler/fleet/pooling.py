@@ -23,7 +23,8 @@ MIB = 2**20
 class CollectRequest:
     """id: as in `Desired.collect`; trainer: who asks, samples are sealed for its certificate; box: who is asked; cameras: of this box,
     empty: all that consent; arch: only of cameras that run it, '' any; partitions: R, training partitions; newest_windows: how far back;
-    most_bytes, part_bytes: of all samples, and of one part (a box may give less)."""
+    most_bytes, part_bytes: of all samples, and of one part (a box may give less); since_utc: only what was labelled from then on, by the
+    box's own clock (a camera that moves: the rest of what has gone ahead)."""
 
     id: str
     trainer: str
@@ -34,6 +35,7 @@ class CollectRequest:
     newest_windows: int = 5
     most_bytes: int = 256 * MIB
     part_bytes: int = 8 * MIB
+    since_utc: float = 0.0
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:

@@ -43,6 +43,10 @@ class Post:
             raise EnvironmentLacking("no such parcel", subject=parcel, code="not_found")
         return self.parcels[parcel]
 
+    def remove(self, parcel: str) -> None:
+        self._answers()
+        self.parcels.pop(parcel, None)
+
     def _answers(self) -> None:
         if self.away:
             raise EnvironmentLacking("the controller does not answer", subject="controller", code="away")

@@ -31,6 +31,7 @@ from scheduler.events import (
     Event,
     JobFailed,
     LabelDone,
+    LearnedFrom,
     LookDone,
     ModelRolledBack,
     Probed,
@@ -132,6 +133,33 @@ def test_a_look_that_fails_means_full_labels() -> None:
     ran = run(LearningWorld(failing={"StartLook"}), windows=5)
     assert set(ran.labels().values()) == {40}
     assert any(n.code == "look-failed" for n in ran.of(Note))
+
+
+def arrived(version: str = "a-0", learned: int | None = None, window: int = 4) -> BoxEngine:
+    """A camera has come to a box in window 7, and the pictures that its model learned from have followed it."""
+    engine = BoxEngine(ENGINE)
+    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version="a-0"))
+    engine.handle(BoxStarted(at_s=0, window=7))
+    engine.state.streams["a"].learned = learned
+    engine.handle(LearnedFrom(at_s=1, stream="a", version=version, window=window))
+    return engine
+
+
+def test_a_camera_from_elsewhere_is_compared_with_what_its_model_learned_from_there() -> None:
+    engine = arrived()
+    commands = engine.handle(TimerFired(at_s=100, timer=WINDOW_END))
+    assert [(c.job, c.window) for c in commands if isinstance(c, StartLook)] == [("a/reference/8", 4)]
+
+
+def test_what_is_newer_or_of_another_model_or_to_come_is_not_taken() -> None:
+    assert arrived(learned=5).state.streams["a"].learned == 5
+    assert arrived(version="a-9").state.streams["a"].learned is None
+    assert arrived(window=7).state.streams["a"].learned is None
+    assert arrived(window=-1).state.streams["a"].learned is None
+    engine = arrived()
+    assert engine.handle(LearnedFrom(at_s=2, stream="gone", version="a-0", window=1)) == []
+    told = LearnedFrom(at_s=2, stream="a", version="a-0", window=1)
+    assert decode(encode(told)) == told, "it is in the journal"
 
 
 def test_a_reference_that_is_gone_is_not_asked_for_again() -> None:

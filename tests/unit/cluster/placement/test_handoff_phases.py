@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from cluster.placement.handoff import HandoffRules, advance_handoffs, begin_handoff, orders_of
+from cluster.placement.plan import describe
+from cluster.placement.sight import labels_stay
 from cluster.types import BoxView, CameraLease, FleetState
-from scheduler.fleet.types import BoxReport, CameraKey, CameraWord, Confirmation
+from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, CameraWord, Confirmation
 
 GATE = CameraKey(home="a", camera="gate")
 RULES = HandoffRules()
@@ -80,6 +82,27 @@ def in_phase(phase: str) -> Story:
             break
     assert story.phase == phase
     return story
+
+
+@pytest.mark.parametrize(("consent", "stays"), [(False, "without consent its labels stay on box a"), (True, ""), (None, "")])
+def test_whether_a_cameras_labels_follow_it_is_told_with_the_move(consent: bool | None, stays: str) -> None:
+    story = Story().packed()
+    seen = () if consent is None else (CameraReport(camera=GATE, customer="house", consent=consent),)
+    story.say("a", "owning", 0)
+    report = story.state.boxes["a"].report
+    assert report is not None
+    story.see("a", report=replace(report, cameras=seen))
+    (said,) = advance_handoffs(story.state, RULES, story.at_s).said
+    assert said == "camera a/gate, a -> b, warm (move: because)" + (f"; {stays}" if stays else "")
+    on_its_way = describe(story.after().state)
+    assert on_its_way == (
+        {} if consent is None else {GATE: "on its way to b (warm): because" + (f"; {stays}" if stays else "")}
+    )
+
+
+def test_a_dead_box_sends_no_labels() -> None:
+    story = Story(cause="takeover")
+    assert labels_stay(story.state, story.state.handoffs[GATE]) == "its labels stay on box a, which is gone"
 
 
 def test_what_each_box_is_told_in_each_phase() -> None:

@@ -35,6 +35,7 @@ class Cameras:
         self.watched, self.brought = {"gate"}, dict[str, tuple[CameraParcel | None, str]]()
         self.own, self.fails = {"gate"}, list[Exception]()
         self.calls: list[str] = []
+        self.sent_as: list[tuple[str, str]] = []
         self.nothing = self.strange = False
         self.queries: QueryStates | None = None
         self.taken, self.said = list[tuple[str, CameraState, float]](), list[str]()
@@ -61,7 +62,10 @@ class Cameras:
         self.watched.discard(camera)
         self.brought.pop(camera, None)
 
-    def pack(self, camera: str, key: CameraKey) -> CameraParcel:
+    def sent(self, camera: str, parcel: str) -> None:
+        self.sent_as.append((camera, parcel))
+
+    def pack(self, camera: str, key: CameraKey, parcel: str) -> CameraParcel:
         return CameraParcel(camera=key, document={"url": f"rtsp://user:s3cret@h/{camera}"}, model=b"weights")
 
     # --- its state
@@ -175,6 +179,7 @@ def test_packing_happens_once(two: Two) -> None:
     two.b.host.look()
     two.packed()
     assert two.post.asked == asked
+    assert two.b.cameras.sent_as == [("yard", "a.b.yard.1")], "said when it lies there, and once"
 
 
 def test_an_own_camera_is_let_go_and_taken_back_when_the_order_goes(two: Two) -> None:

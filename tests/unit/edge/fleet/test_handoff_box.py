@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,14 @@ from configs.errors import UsageError
 from configs.load import parse_config
 from edge.fleet.camera_state import CameraState
 from edge.fleet.handoff_box import Labels, RunningCameras
+from edge.fleet.labels_leave import request_of
 from edge.fleet.parcels import CameraParcel, packed, unpacked
+from edge.fleet.samples import Giving
 from edge.objects.carried import ObjectsState
 from edge.queries.carried import QueryStates
 from edge.store.store import Store
 from scheduler.fleet.types import CameraKey
-from scheduler.types import Detections, Frame
+from scheduler.types import Detections, Frame, ModelVersion
 from streams.samples import SampleStore
 
 KEY = CameraKey(home="a", camera="gate")
@@ -40,21 +43,44 @@ class Told:
         return self.anew
 
 
-class Box:
-    """A box that watches the camera `gate`; said: its notes."""
+class Follows:
+    """`edge.fleet.handoff_box.Follow` that notes. follows: what `expect` answers."""
 
-    def __init__(self, folder: Path, watched: SimpleNamespace | None = None) -> None:
-        self.said = list[str]()
-        self.samples = SampleStore(folder / "samples")
+    def __init__(self) -> None:
+        self.asked, self.follows = list[tuple[Any, ...]](), True
+
+    def begin(self, camera: str, parcel: str, giving: Giving) -> None:
+        self.asked.append(("begin", camera, parcel, giving))
+
+    def close(self, camera: str) -> None:
+        self.asked.append(("close", camera))
+
+    def expect(self, camera: str, known: Mapping[str, Any], sender: str) -> bool:
+        self.asked.append(("expect", camera, known.get("pictures"), sender))
+        return self.follows and "pictures" in known
+
+
+class Box:
+    """A box that watches the camera `gate`; said: its notes; calls: of live control; learned: the window that its engine knows of."""
+
+    def __init__(
+        self, folder: Path, watched: SimpleNamespace | None = None, *, consent: bool = False, learned: int | None = None
+    ) -> None:
+        self.said, self.calls = list[str](), list[str]()
+        self.samples, self.store, self.follows = SampleStore(folder / "samples"), Store(folder / "box.db"), Follows()
+        stream = SimpleNamespace(learned=learned)
+        engine = SimpleNamespace(state=SimpleNamespace(streams={"gate": stream}))
         runtime: Any = SimpleNamespace(
-            watched={"gate": watched} if watched else {}, note_from_anywhere=lambda note: self.said.append(note.text)
-        )
-        control: Any = SimpleNamespace(
-            cameras=lambda: SimpleNamespace(cameras=[SimpleNamespace(entry=ENTRY)], find=lambda id: SimpleNamespace(entry=ENTRY)),
-            give_back=lambda camera: None,
+            watched={"gate": watched} if watched else {}, note_from_anywhere=lambda note: self.said.append(note.text),
+            parts=SimpleNamespace(engine=engine),
         )  # fmt: skip
-        kept: Any = SimpleNamespace(samples_dir=folder / "samples", root=folder)
-        self.cameras = RunningCameras(runtime, control, kept, Store(folder / "box.db"))
+        kept: Any = SimpleNamespace(entry=ENTRY.model_copy(update={"consent": consent}), changed_by="file", source="file")
+        control: Any = SimpleNamespace(
+            cameras=lambda: SimpleNamespace(cameras=[kept], find=lambda id: kept), give_back=lambda camera: None,
+            withhold=lambda camera, why: self.calls.append(f"withhold {camera}, after {self.follows.asked}"),
+        )  # fmt: skip
+        root: Any = SimpleNamespace(samples_dir=folder / "samples", root=folder)
+        self.cameras = RunningCameras(runtime, control, root, self.store, lambda entry: bool(entry.consent), self.follows)
 
     def label(self, seq: int, split: str, *, person: bool = False) -> None:
         image = np.full((48, 64, 3), 90, np.uint8)
@@ -64,19 +90,65 @@ class Box:
             self.samples.correct(ref, Detections.empty())
 
 
-def carried(box: Box) -> CameraParcel:
-    return unpacked(packed(box.cameras.pack("gate", KEY)), KEY)
+def carried(box: Box, name: str = "b.a.gate.1") -> CameraParcel:
+    return unpacked(packed(box.cameras.pack("gate", KEY, name)), KEY)
 
 
-def test_who_gets_a_camera_is_told_which_labels_stay_where_they_were_made(tmp_path: Path) -> None:
+def test_who_gets_a_camera_without_consent_is_told_which_labels_stay_where_they_were_made(tmp_path: Path) -> None:
     source, target = Box(tmp_path / "a"), Box(tmp_path / "b")
     for seq in range(4):
         source.label(seq, "holdout" if seq == 0 else "train", person=seq == 3)
     parcel = carried(source)
     assert parcel.known["labels"] == {"labelled": 4, "by_person": 1, "held_out": 1}
+    assert "pictures" not in parcel.known
+    source.cameras.sent("gate", "b.a.gate.1")
+    assert source.follows.asked == [], "nothing sets out"
     target.cameras.bring_in("gate", parcel, "a")
     (said,) = target.said
-    assert "stay on box a: 4 pictures, 1 of them corrected by a person, 1 held out" in said
+    assert (
+        "stay on box a (its operator does not let its samples leave a box): 4 pictures, 1 of them corrected by a person" in said
+    )
+
+
+def test_with_consent_they_follow_and_that_is_told(tmp_path: Path) -> None:
+    source, target = Box(tmp_path / "a", consent=True, learned=2), Box(tmp_path / "b")
+    source.label(1, "train", person=True)
+    parcel = carried(source)
+    request = request_of("b.a.gate.1")
+    assert parcel.known["pictures"] == {"request": request, "newest": 3, "learned": 2}
+    source.cameras.sent("gate", "b.a.gate.1")
+    assert source.follows.asked == [("begin", "gate", "b.a.gate.1", Giving(consent=True))]
+    target.cameras.bring_in("gate", parcel, "a")
+    assert target.follows.asked == [("expect", "gate", parcel.known["pictures"], "a")]
+    assert target.said == ["its labels follow it from box a: 1 pictures, 1 of them corrected by a person, 0 held out"]
+
+
+def test_who_stands_by_gets_no_labels_and_knows_why(tmp_path: Path) -> None:
+    source, target = Box(tmp_path / "a", consent=True), Box(tmp_path / "b")
+    source.label(1, "train")
+    name = "b.a.gate.1.gate-000001_29000000"
+    parcel = carried(source, name)
+    source.cameras.sent("gate", name)
+    assert source.follows.asked == []
+    target.cameras.bring_in("gate", parcel, "a")
+    assert "stay on box a (they were not sent ahead): 1 pictures" in target.said[0]
+
+
+def test_a_camera_is_closed_after_its_labels_know_of_it(tmp_path: Path) -> None:
+    """Killed in between, it is closed again, and they are told again: the other way round nobody would tell them."""
+    box = Box(tmp_path / "a", consent=True)
+    box.cameras.take_out("gate", "a test")
+    assert box.calls == ["withhold gate, after [('close', 'gate')]"]
+
+
+def test_what_the_model_learned_from_is_looked_up_where_the_engine_has_forgotten(tmp_path: Path) -> None:
+    box = Box(tmp_path / "a", consent=True, learned=None)
+    assert carried(box).known["pictures"]["learned"] is None
+    version = ModelVersion(id="gate-2", stream="gate", parent=None, arch="fake", sha256="0")
+    box.store.add_model(version, at_utc=1.0, config={"window": 7})
+    box.store.serve("gate-2", at_utc=2.0, reason="a test", quality=None)
+    serving = box.store.serving("gate")["gate"]
+    assert box.cameras._learned_in("gate", serving) == 7
 
 
 def test_where_there_are_no_labels_nothing_is_said(tmp_path: Path) -> None:
@@ -127,4 +199,4 @@ def test_labels_are_counted_among_the_newest_pictures_only(tmp_path: Path, monke
     box = Box(tmp_path)
     for seq in range(5):
         box.label(seq, "train")
-    assert box.cameras._labels("gate") == Labels(labelled=2, by_person=0, held_out=0)
+    assert box.cameras._labels("gate") == (Labels(labelled=2, by_person=0, held_out=0), 3)
