@@ -21,7 +21,7 @@ import httpx
 
 from cluster.engines.ray_nodes import RayNodes
 from fleet_scenes import reading
-from fleet_scenes.stage import RUSH, RUSH_WINDOW, USUAL, BoxSettings, Cam, Cameras, config_text, record
+from fleet_scenes.stage import FEW_CAMERAS, RUSH, RUSH_WINDOW, USUAL, BoxSettings, Cam, Cameras, config_text, record
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Longest that nothing may change of what a scene waits for. Three boxes learn on two cores here.
@@ -260,9 +260,6 @@ def start_boxes(demo: Demo) -> None:
     demo.wait("every box reports its cameras", lambda state: reading.camera_count(state) == count_of(cams))
 
 
-#: Of what a camera of the rush hour needs for every frame, what box north has for all four: so bolt, which has three, could use all of
-#: it, and what that leaves is less than acme needs for every second frame.
-FEW_CAMERAS = 2.2
 #: Seconds of a camera's footage that it is profiled on.
 CLIP_S = 12.0
 

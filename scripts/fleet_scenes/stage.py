@@ -57,10 +57,11 @@ class BoxSettings:
     """capacity_pct: of a core; window: of the configuration, as YAML."""
 
     capacity_pct: int = 60
-    # Many labels, and time to judge what is offered: the scene `pooling` is about both.
+    # Many labels, and time to judge what is offered: the scene `pooling` is about both. prep_auto: boxes that do not learn by themselves
+    # would take a trickle of labels.
     window: str = (
-        "{seconds: 90, first_seconds: 20, label_frames: 40, gate_frames: 16, sample_fps: 1.0, prep_pct: 20, prep_max_frac: 0.8, "
-        "profile_epochs: 1, profile_data_frac: 0.2}"
+        "{seconds: 90, first_seconds: 20, label_frames: 40, gate_frames: 16, sample_fps: 1.0, prep_auto: false, prep_pct: 40, "
+        "prep_max_frac: 0.8, profile_epochs: 1, profile_data_frac: 0.2}"
     )
 
 
@@ -69,6 +70,9 @@ RUSH_WINDOW = (
     "{seconds: 120, first_seconds: 20, label_frames: 16, gate_frames: 6, sample_fps: 1.0, prep_pct: 5, profile_epochs: 1, "
     "profile_data_frac: 0.1}"
 )
+#: Of what a camera of the rush hour needs for every frame, what box north has for all four: so bolt, which has three, could use all of
+#: it, and what that leaves is less than acme needs for every second frame.
+FEW_CAMERAS = 2.2
 
 
 def config_text(box: str, data_dir: Path, cams: Mapping[Cam, str], settings: BoxSettings) -> str:
