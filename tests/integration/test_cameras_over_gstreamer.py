@@ -134,7 +134,7 @@ def test_a_killed_server_is_noticed() -> None:
         killed_s = time.monotonic()
         while camera.status().state is CameraState.LIVE and time.monotonic() < killed_s + PATIENCE_S:
             time.sleep(0.02)
-        assert time.monotonic() - killed_s < 5.0 * slowness()
+        assert time.monotonic() - killed_s < 15.0 * slowness(), "soon, and not after some long patience"
     finally:
         camera.stop()
         gst.stop()

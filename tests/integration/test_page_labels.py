@@ -136,7 +136,7 @@ def test_a_viewer_looks_only(visit: Visit) -> None:
     page.wait_for_selector(".review img")
     for words in ("Accept", "Ignore", "Add", "Delete", "It is a"):
         expect(page.get_by_role("button", name=words)).to_have_count(0)
-    assert page.get_by_label("left of box 1, px").is_disabled()
+    expect(page.get_by_label("left of box 1, px")).to_be_disabled()
     page.locator(".review").focus()
     page.keyboard.press("n")
     line(visit, str(SECOND))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,18 +24,16 @@ def test_the_list_and_why_a_plan_is_as_it_is(browser: Any, box: Served) -> None:
     with Visit(browser, box.url, "#/learning", ready="table") as visit:
         page = visit.page
         page.wait_for_selector("text=Why?")
-        assert page.locator("tbody tr").first.inner_text().startswith("Camera 0 (gate)")
+        expect(page.locator("tbody tr").first).to_have_text(re.compile(r"^Camera 0 \(gate\)"), use_inner_text=True)
         expect(page.locator("tbody tr").first).to_contain_text("drifted", use_inner_text=True)
         page.get_by_role("button", name="Why?", exact=True).click()
         why = page.locator(".why")
         why.wait_for()
-        told = why.inner_text()
-        assert "of expected quality if the box had it" in told
-        assert "optimal" in told
-        assert "no-retrain" in told
+        for told in ("of expected quality if the box had it", "optimal", "no-retrain"):
+            expect(why).to_contain_text(told, use_inner_text=True)
         jobs = page.get_by_role("table", name="The value of one quantum").locator("tbody tr")
         expect(jobs).to_have_count(4)
-        assert "inference" in jobs.first.inner_text()
+        expect(jobs.first).to_contain_text("inference", use_inner_text=True)
         page.get_by_text("Earlier plans").first.click()
         expect(page.get_by_role("button", name="Why plan 6?")).to_have_count(0)  # too old to be explained
         visit.is_accessible()
@@ -45,10 +44,9 @@ def test_the_list_and_why_a_plan_is_as_it_is(browser: Any, box: Served) -> None:
 def test_a_camera_says_what_it_learned_and_how_well_that_was_predicted(browser: Any, box: Served) -> None:
     with Visit(browser, box.url, "#/learning/gate", ready="figure") as visit:
         page = visit.page
-        facts = page.locator("#page").inner_text()
-        assert "6 of 7 windows; 80 % should be" in facts
-        assert "cost 1.08 times what was said" in facts
-        assert "head on 40 % of a GPU, epoch 5 of 12" in facts
+        facts = ("6 of 7 windows; 80 % should be", "cost 1.08 times what was said", "head on 40 % of a GPU, epoch 5 of 12")
+        for fact in facts:
+            expect(page.locator("#page")).to_contain_text(fact, use_inner_text=True)
         expect(page.locator("svg.plot .band")).to_have_count(1)
         page.get_by_text("window 5: predicted").click()
         expect(page.locator("details[open]")).to_contain_text("promised 0.66 for 18.0 GPU-s, became 0.63", use_inner_text=True)

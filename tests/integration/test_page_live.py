@@ -31,23 +31,23 @@ def test_the_grid_shows_the_box(browser: Any, server: WebServer) -> None:
         expect(page.locator(".tile")).to_have_count(4)
         gate = page.locator('[data-camera="gate"]')
         wait_for_picture(page, width_px=320)
-        assert gate.locator(".state").inner_text() == "live"
+        expect(gate.locator(".state")).to_have_text("live", use_inner_text=True)
         expect(gate.locator("img")).to_be_visible()
         expect(gate.locator("svg circle")).to_have_count(8)
-        assert "quality (F1)" in gate.locator("dl").inner_text()
-        assert "entrance: door in" in gate.locator("dl").inner_text()
-        assert "plates: resting (read: MemoryError: no room)" in gate.locator("dl").inner_text()
-        yard = page.locator('[data-camera="yard"]').locator("dl").inner_text()
-        assert "queries" not in yard
-        assert "quality (accuracy)" in yard
-        assert "classification" in yard
+        expect(gate.locator("dl")).to_contain_text("quality (F1)", use_inner_text=True)
+        expect(gate.locator("dl")).to_contain_text("entrance: door in", use_inner_text=True)
+        expect(gate.locator("dl")).to_contain_text("plates: resting (read: MemoryError: no room)", use_inner_text=True)
+        yard = page.locator('[data-camera="yard"]').locator("dl")
+        for fact in ("quality (accuracy)", "classification"):
+            expect(yard).to_contain_text(fact, use_inner_text=True)
+        expect(yard).not_to_contain_text("queries", use_inner_text=True)
         expect(page.locator("#summary")).to_contain_text("(F1 and accuracy, 0 to 1)", use_inner_text=True)
         expect(page.locator("#summary")).to_contain_text("2 of 4 cameras live", use_inner_text=True)
         dock = page.locator('[data-camera="dock"]')
-        assert "timeout: no frames for 6 s" in dock.locator(".error").inner_text()
+        expect(dock.locator(".error")).to_contain_text("timeout: no frames for 6 s", use_inner_text=True)
         expect(dock.locator(".nothing")).to_be_visible()
-        assert page.locator("#nav [aria-current]").inner_text() == "Live"
-        assert page.title() == "Live – demo · home – Driftbox"
+        expect(page.locator("#nav [aria-current]")).to_have_text("Live", use_inner_text=True)
+        expect(page).to_have_title("Live – demo · home – Driftbox")
         visit.is_accessible()
         visit.save("live.png")
         visit.is_sound()
@@ -75,16 +75,15 @@ def test_one_camera_large_with_its_places(browser: Any, server: WebServer) -> No
         page = visit.page
         page.wait_for_function("() => document.querySelector('.one-camera img')?.naturalWidth === 640")
         expect(page.locator(".places .zone, .places .mask, .places .crossing")).to_have_count(3)
-        assert page.locator(".places").text_content() == "pathdoor"
+        expect(page.locator(".places")).to_have_text("pathdoor")
         visit.is_accessible()
         visit.save("one-camera.png")
         page.get_by_label("zones, lines and masks").uncheck()
         expect(page.locator(".places *")).to_have_count(0)
         page.get_by_label("boxes").uncheck()
         page.wait_for_function("() => document.querySelector('.one-camera img')?.src?.includes('boxes=false')")
-        facts = page.locator(".one-camera").inner_text()
-        assert "entrance" in facts
-        assert "Reconnected" in facts
+        for fact in ("entrance", "Reconnected"):
+            expect(page.locator(".one-camera")).to_contain_text(fact, use_inner_text=True)
         page.get_by_role("link", name="All cameras").click()
         page.wait_for_selector(".tile")
         visit.is_sound()
@@ -112,7 +111,7 @@ def test_zones_are_outlined_in_the_grid(browser: Any) -> None:
 
 def test_a_camera_that_is_not_there_is_said(browser: Any, server: WebServer) -> None:
     with Visit(browser, server.url, "#/live/nobody", ready="text=There is no camera of this id") as visit:
-        assert visit.page.locator(".one-camera").is_hidden()
+        expect(visit.page.locator(".one-camera")).to_be_hidden()
 
 
 SHAPES = """async () => {
@@ -198,7 +197,7 @@ def test_the_overview_shows_window_plan_and_outcomes(browser: Any, server: WebSe
         expect(page.locator("#outcomes summary").first).to_contain_text(
             "predicted 0.60, realised 0.61; 1 retrained, 1 admitted", use_inner_text=True
         )
-        assert page.get_by_role("link", name="GPU", exact=True).count() == 2, "in the navigation, and where there is more"
+        expect(page.get_by_role("link", name="GPU", exact=True)).to_have_count(2)  # in the navigation, and where there is more
         expect(page.locator("#notes")).to_contain_text("too slow", use_inner_text=True)
         visit.is_accessible()
         visit.save("overview.png")
@@ -209,17 +208,17 @@ def test_it_works_with_the_keyboard_and_open_details_stay_open(browser: Any, ser
     with Visit(browser, server.url, "#/overview", ready="#outcomes summary") as visit:
         page = visit.page
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.className") == "skip"
+        expect(page.locator(".skip")).to_be_focused()
         page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "main"
+        expect(page.locator("#main")).to_be_focused()
         assert page.evaluate("location.hash") == "#/overview"
         page.locator("#outcomes summary").first.focus()
         page.keyboard.press("Enter")
-        assert page.locator("#outcomes details").first.get_attribute("open") is not None
+        expect(page.locator("#outcomes details").first).to_have_js_property("open", True)
         seen = page.locator("#window-line").inner_text()
         page.wait_for_function("before => (document.getElementById('window-line')?.textContent ?? before) !== before", arg=seen)
-        assert page.locator("#outcomes details").first.get_attribute("open") is not None
-        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        expect(page.locator("#outcomes details").first).to_have_js_property("open", True)
+        expect(page.locator("#outcomes summary").first).to_be_focused()
 
 
 def test_pages_are_changed_with_the_keyboard_and_the_heading_is_told(browser: Any, server: WebServer) -> None:
@@ -228,9 +227,9 @@ def test_pages_are_changed_with_the_keyboard_and_the_heading_is_told(browser: An
         page.locator("#nav a", has_text="Overview").focus()
         page.keyboard.press("Enter")
         page.wait_for_selector("#window-line")
-        assert page.evaluate("document.activeElement.id") == "page-title"
-        assert page.locator("#page-title").inner_text() == "Overview"
-        assert page.locator("#nav [aria-current]").inner_text() == "Overview"
+        expect(page.locator("#page-title")).to_be_focused()
+        expect(page.locator("#page-title")).to_have_text("Overview", use_inner_text=True)
+        expect(page.locator("#nav [aria-current]")).to_have_text("Overview", use_inner_text=True)
         page.go_back()
         page.wait_for_selector(".tile")
         expect(page.locator("#window-line")).to_have_count(0)
@@ -274,7 +273,7 @@ def test_names_are_shown_as_text_never_as_markup(browser: Any) -> None:
             return status.model_copy(update={"cameras": (first, *status.cameras[1:])})
 
     with WebServer(Hostile(), host="127.0.0.1", port=0) as server, Visit(browser, server.url, ready=".tile") as visit:
-        assert visit.page.locator(".tile h2").first.inner_text() == "<img src=x onerror=alert(1)>"
+        expect(visit.page.locator(".tile h2").first).to_have_text("<img src=x onerror=alert(1)>", use_inner_text=True)
         visit.is_sound()
 
 

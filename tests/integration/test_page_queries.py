@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,10 +24,10 @@ def test_graph_answers_and_quality_over_demand(browser: Any, box: Served) -> Non
     with Visit(browser, box.url, "#/queries/gate", ready="svg.dag") as visit:
         page = visit.page
         expect(page.locator("svg.dag rect")).to_have_count(3)
-        assert "track takes decode" in page.locator("svg.dag").get_attribute("aria-label")
+        expect(page.locator("svg.dag")).to_have_attribute("aria-label", re.compile("track takes decode"))
         expect(page.locator("svg.plot")).to_have_count(3)
         expect(page.get_by_role("table", name="Steps of entrance").locator("tbody tr")).to_have_count(3)
-        assert '"in":3' in page.get_by_role("table", name="Newest answer of entrance").inner_text()
+        expect(page.get_by_role("table", name="Newest answer of entrance")).to_contain_text('"in":3', use_inner_text=True)
         expect(page.locator("#page")).to_contain_text("9 of 18 settings tried", use_inner_text=True)
         visit.is_accessible()
         visit.save("queries.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_a_new_box_is_claimed_and_leads_to_its_first_camera(browser: Any, folder
         page = visit.page
         visit.is_accessible()
         visit.save("claim.png")
-        assert page.evaluate("document.activeElement.labels[0].textContent") == "Claim code"
+        expect(page.get_by_label("Claim code")).to_be_focused()
         page.get_by_label("Claim code").fill("WRONG-CODE-0000")
         page.get_by_label("Password", exact=True).fill(PASSWORD)
         page.get_by_label("Password again").fill("something else")
@@ -81,7 +82,7 @@ def test_a_new_box_is_claimed_and_leads_to_its_first_camera(browser: Any, folder
         page.get_by_label("Claim code").fill(code.lower())
         page.get_by_role("button", name="Claim the box").click()
         page.wait_for_selector("text=Step 1 of 5")
-        assert page.locator("#person").inner_text().startswith("admin (admin)")
+        expect(page.locator("#person")).to_have_text(re.compile(r"^admin \(admin\)"), use_inner_text=True)
         assert page.evaluate("window.violations") == []
         assert visit.foreign == []
     house.close()
@@ -90,8 +91,8 @@ def test_a_new_box_is_claimed_and_leads_to_its_first_camera(browser: Any, folder
 def test_nothing_is_seen_without_signing_in_and_the_address_waits(browser: Any, server: WebServer) -> None:
     with Visit(browser, server.url, "#/overview", ready="form") as visit:
         page = visit.page
-        assert page.locator("#page-title").inner_text() == "Sign in"
-        assert page.locator("#nav").is_hidden()
+        expect(page.locator("#page-title")).to_have_text("Sign in", use_inner_text=True)
+        expect(page.locator("#nav")).to_be_hidden()
         assert "demo" not in page.locator("body").inner_text(), "not even the box's name"
         visit.is_accessible()
         visit.fits()
@@ -100,7 +101,7 @@ def test_nothing_is_seen_without_signing_in_and_the_address_waits(browser: Any, 
         assert PASSWORD not in page.content()
         sign_in(page)
         page.wait_for_selector("#window-line")
-        assert page.locator("#page-title").inner_text() == "Overview"
+        expect(page.locator("#page-title")).to_have_text("Overview", use_inner_text=True)
 
 
 def test_a_session_that_ended_leads_to_signing_in_and_back(browser: Any, server: WebServer, house: House) -> None:
@@ -110,7 +111,7 @@ def test_a_session_that_ended_leads_to_signing_in_and_back(browser: Any, server:
         house.accounts.set_password("operator", "another " + PASSWORD, by="test", address="")
         page.get_by_role("link", name="Settings").click()
         page.wait_for_selector("text=Password")
-        assert page.locator("#nav").is_hidden()
+        expect(page.locator("#nav")).to_be_hidden()
         sign_in(page, "operator", "another " + PASSWORD)
         page.wait_for_selector("text=Tokens and sessions")
 
@@ -161,8 +162,8 @@ def test_a_token_is_shown_once_and_revoked(browser: Any, server: WebServer, hous
         page.get_by_label("What it is for").fill("home")
         page.get_by_label("Held to these parts").fill("status, metrics")
         page.get_by_role("button", name="Make the token").click()
+        expect(page.locator("#new-token")).to_have_text(re.compile("^driftbox_"), use_inner_text=True)
         shown = page.locator("#new-token").inner_text()
-        assert shown.startswith("driftbox_")
         visit.is_accessible()
         page.get_by_role("button", name="Done").click()
         page.wait_for_selector("text=metrics, status")
@@ -199,7 +200,7 @@ def test_the_file_is_shown_with_its_keys(browser: Any, server: WebServer) -> Non
 def test_a_viewer_sees_only_what_is_theirs(browser: Any, server: WebServer) -> None:
     with signed_in(browser, server, "#/settings", role=Role.VIEWER) as visit:
         visit.page.wait_for_selector("text=API tokens")
-        assert visit.page.locator(".tabs a").all_inner_texts() == ["Tokens and sessions"]
+        expect(visit.page.locator(".tabs a")).to_have_text(["Tokens and sessions"], use_inner_text=True)
         visit.page.evaluate("location.hash = '#/setup'")
         visit.page.wait_for_selector("text=needs the role operator")
 
@@ -217,7 +218,7 @@ def test_cameras_are_changed_switched_and_removed(browser: Any, server: WebServe
         assert routes.commands == [("camera/learning", {"camera": "yard", "on": False})]
         page.get_by_role("link", name="Change gate").click()
         page.get_by_label("Analysed frames per second").fill("2")
-        assert page.get_by_label("Id", exact=True).is_disabled()
+        expect(page.get_by_label("Id", exact=True)).to_be_disabled()
         page.get_by_label("corner 1, left").fill("0")
         visit.is_accessible()
         page.get_by_role("button", name="Save the changes").click()

@@ -40,8 +40,12 @@ def press_next(page: Any, words: str) -> None:
     page.wait_for_selector(f"text={words}")
 
 
-def corners_of(page: Any) -> list[str]:
-    return [str(corner.get_attribute("aria-label")) for corner in page.locator(".place-editor circle").all()]
+def has_corners(page: Any, count: int, *names: str) -> None:
+    """So many corners can be taken hold of; names: of the first ones."""
+    corners = page.locator(".place-editor circle")
+    expect(corners).to_have_count(count)
+    for number, name in enumerate(names):
+        expect(corners.nth(number)).to_have_attribute("aria-label", name)
 
 
 def test_a_camera_is_added_with_zones_and_a_mask(browser: Any, server: WebServer, routes: CameraRoutes) -> None:
@@ -116,7 +120,7 @@ def test_the_keyboard_alone_is_enough(browser: Any, server: WebServer, routes: C
         tab_to(page, "Next")
         page.keyboard.press("Enter")
         page.wait_for_selector("text=Step 2 of 5")
-        assert page.evaluate("document.activeElement.tagName") == "H2", "the new step's heading is told"
+        expect(page.locator("h2:focus")).to_have_count(1)  # the new step's heading is told
         tab_to(page, "Name")
         page.keyboard.type("Street")
         tab_to(page, "Next")
@@ -128,12 +132,12 @@ def test_the_keyboard_alone_is_enough(browser: Any, server: WebServer, routes: C
         tab_to(page, "zone pavement, corner 1 of 4: 25 % right, 25 % down", back=True)
         for key in ("ArrowLeft", "ArrowUp", "Shift+ArrowUp"):
             page.keyboard.press(key)
-        assert corners_of(page)[0] == "zone pavement, corner 1 of 4: 24 % right, 19 % down"
+        has_corners(page, 4, "zone pavement, corner 1 of 4: 24 % right, 19 % down")
         page.keyboard.press("Delete")
-        assert len(corners_of(page)) == 3
+        has_corners(page, 3)
         tab_to(page, "Undo", back=True)
         page.keyboard.press("Enter")
-        assert len(corners_of(page)) == 4
+        has_corners(page, 4)
         for step in (4, 5):
             tab_to(page, "Next")
             page.keyboard.press("Enter")
@@ -166,16 +170,15 @@ def test_corners_can_be_typed_as_numbers_and_every_step_undone(browser: Any, ser
         page.get_by_label("corner 1, left").fill("12.5")
         page.get_by_label("corner 2, top").fill("80")
         page.get_by_label("corner 2, top").fill("8000")
-        assert corners_of(page) == [
-            "line line1, corner 1 of 2: 13 % right, 50 % down",
-            "line line1, corner 2 of 2: 70 % right, 80 % down",
-        ]
+        has_corners(
+            page, 2, "line line1, corner 1 of 2: 13 % right, 50 % down", "line line1, corner 2 of 2: 70 % right, 80 % down"
+        )
         for _ in range(3):
             page.get_by_role("button", name="Undo").click()
-        assert corners_of(page) == []
-        assert page.get_by_role("button", name="Undo").is_disabled()
+        has_corners(page, 0)
+        expect(page.get_by_role("button", name="Undo")).to_be_disabled()
         page.get_by_role("button", name="Redo").click()
-        assert len(corners_of(page)) == 2
+        has_corners(page, 2)
         page.get_by_label("Name", exact=True).fill("No Such Name")
         page.get_by_role("button", name="Next").click()
         expect(page.locator("[role=alert].error")).to_contain_text("cannot be a line's name", use_inner_text=True)

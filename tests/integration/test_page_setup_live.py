@@ -12,7 +12,7 @@ import pytest
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
 from tests.support.running_box import RunningBox, eventually
-from tests.support.visits import Visit
+from tests.support.visits import Visit, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.rtsp, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -57,7 +57,7 @@ def test_a_real_camera(browser: Any, camera: RtspServerProcess, tmp_path: Path, 
         next_step(page, 5)
         page.get_by_role("button", name="Add this camera").click()
         page.wait_for_selector('[data-camera="hof-1"] .state.live')
-        assert page.locator(".tile h2").inner_text() == "Hof <1>"
+        expect(page.locator(".tile h2")).to_have_text("Hof <1>", use_inner_text=True)
         added = next(c for c in (box.get("/api/v1/cameras") or pytest.fail("gone")).json()["cameras"] if c["id"] == "hof-1")
         assert added["entry"]["masks"] == [[[0.4, 0.4], [0.6, 0.4], [0.6, 0.6], [0.4, 0.6]]]
         change_it(page)
