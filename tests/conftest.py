@@ -7,10 +7,14 @@ A property that fails must do so where it was broken, not on somebody's machine 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.turns import RAY, in_turns, turn_of
 
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=(HealthCheck.too_slow,))
 settings.register_profile("explore", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
@@ -18,27 +22,43 @@ settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
-def _our_log_is_heard() -> None:
-    """Whatever a library, or a test before, has done to it."""
+def _our_log_is_heard() -> Iterator[None]:
+    """Whatever a library, or a test before, has done to it; and what a command that a test calls sets up ends with that test: its
+    output, to which all later ones would go on writing, is closed then."""
     logging.disable(logging.NOTSET)
-    log = logging.getLogger("driftbox")
+    log, root = logging.getLogger("driftbox"), logging.getLogger()
     log.disabled, log.propagate = False, True
     log.setLevel(logging.NOTSET)
+    before, level, hook = list(root.handlers), root.level, threading.excepthook
+    yield
+    for handler in [handler for handler in root.handlers if handler not in before]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    threading.excepthook = hook
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`: files, but for what `tests.support.turns` says."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InTurns(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return turn_of(nodeid)
+
+    return InTurns(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spreads the integration tests over the run, the longest files first: they wait more than they compute, the others compute, so
-    that workers at once leave no core idle and none of them ends with minutes to go."""
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    waiting = sorted((path for path in files if "integration" in path.parts), key=lambda path: -_patience_s(files[path]))
-    computing = [path for path in files if "integration" not in path.parts]
-    places = [((n + 0.5) / len(kind), path) for kind in (waiting, computing) for n, path in enumerate(kind)]
-    items[:] = [item for _, path in sorted(places, key=lambda place: place[0]) for item in files[path]]
+    items[:] = in_turns(items)
 
 
-def _patience_s(items: list[pytest.Item]) -> float:
-    """The longest that a test of a file may take by its own mark, 0: none has one."""
-    marks = (item.get_closest_marker("timeout") for item in items)
-    return max((float(mark.args[0]) for mark in marks if mark is not None and mark.args), default=0.0)
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Three idle nodes cost what another worker could use."""
+    if turn_of(item.nodeid) == RAY and (nextitem is None or turn_of(nextitem.nodeid) != RAY):
+        from tests.support.ray_cluster import end
+
+        end()

@@ -1,4 +1,4 @@
-"""One real Ray cluster of three nodes for all Ray tests of a process: begun when it is first asked for, gone when the process ends.
+"""One real Ray cluster of three nodes for all Ray tests of a process: begun when it is first asked for, gone after the last of them.
 
 A test that kills a node leaves fewer; the next one that asks gets a new node in its place.
 """
@@ -26,13 +26,16 @@ PATIENCE_S = 60.0
 QUIET_S = 0.4
 
 _shared: list[RayNodes] = []
+#: What this process's environment said of Ray before the cluster began.
+_environment: dict[str, str] = {}
 
 
 def shared_nodes() -> RayNodes:
     """Three alive nodes."""
     if not _shared:
+        _environment.update(_rays_own())
         _shared.append(RayNodes())
-        atexit.register(_end)
+        atexit.register(end)
     # Clusters of several test processes begin one after the other: all at once they starve each other on a small machine.
     with open(Path(tempfile.gettempdir()) / "driftbox-ray-start.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,12 +91,23 @@ def quiet() -> None:
     time.sleep(QUIET_S)
 
 
-def _end() -> None:
+def end() -> None:
+    """Ends the cluster, if there is one, and leaves nothing of it in the environment. The next who asks begins another."""
+    if not _shared:
+        return
     import ray
 
     ray.shutdown()
-    for nodes in _shared:
-        nodes.close()
+    _shared.pop().close()
+    for name in _rays_own():
+        del os.environ[name]
+    os.environ.update(_environment)
+    _environment.clear()
+    atexit.unregister(end)
+
+
+def _rays_own() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
 
 
 # --- work that tests submit, by its entry -----------------------------------------------------------------------------
