@@ -22,11 +22,15 @@ from edge.fleet.envelope import Member
 from edge.fleet.guests import FleetCameras
 from edge.fleet.handoff_book import HandoffBook
 from edge.fleet.handoff_box import RunningCameras
+from edge.fleet.labels import following_labels
+from edge.fleet.samples import Box as SampleBox
+from edge.fleet.samples import Giving
 from edge.inference import Shown
 from edge.runtime import Watched, knob_profiles
 from scheduler.fleet.codec import as_dict, decode, encode
 from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation, Desired
 from streams.camera import open_camera
+from streams.masks import masks_from
 from streams.rtsp_server import RtspServer
 from streams.source import Camera
 from tests.support.authority import Authority
@@ -104,13 +108,18 @@ class Post:
             raise EnvironmentLacking("there is no such parcel yet")
         return self.parcels[parcel]
 
+    def remove(self, parcel: str) -> None:
+        self._here()
+        self.parcels.pop(parcel, None)
+
     def _here(self) -> None:
         if self.away:
             raise EnvironmentLacking("the controller does not answer")
 
 
 class MovingBox(BookedBox):
-    """A box of a fleet. told: camera times told, by the camera's home; analysed: likewise, of every frame that its worker answered."""
+    """A box of a fleet. told: camera times told, by the camera's home; analysed: likewise, of every frame that its worker answered.
+    consents: whether samples of its cameras may leave it, guests' too; audited: its audit log of that."""
 
     def __init__(
         self,
@@ -141,10 +150,24 @@ class MovingBox(BookedBox):
         self.member = Member.of_pem(
             key=pair.key.read_bytes(), certificate=pair.cert.read_bytes(), authority=authority.cert.read_bytes()
         )
-        cameras_here = RunningCameras(self.runtime, self.control, self.folder, self.store)
+        self.consents, self.audited, self._post = False, list[tuple[str, str, str]](), post
+        self.labels = following_labels(
+            self._giving, root / "fleet" / "labels", self.runtime, self.store, post=post, member=lambda: self.member,
+            known=lambda camera: cameras_here.known(camera), require_room=lambda: None,
+        )  # fmt: skip
+        cameras_here = RunningCameras(
+            self.runtime, self.control, self.folder, self.store, lambda entry: self.consents, self.labels
+        )
         self.host = FleetCameras(name, cameras_here, HandoffBook(root), member=lambda: self.member, post=post)
         self.runtime.stand_between(self.host.through)
         self.sequence = 0
+
+    def _giving(self) -> SampleBox:
+        entries = [kept.entry for kept in self.control.cameras().cameras]
+        return SampleBox(
+            member=self.member, post=self._post, store=self.samples, audit=lambda *entry: self.audited.append(entry),
+            utc=time.time, cameras=lambda: {entry.id: Giving(consent=self.consents, masks=masks_from(entry.masks)) for entry in entries},
+        )  # fmt: skip
 
     def listened(self, watched: Watched, entry: CameraEntry) -> Watched:
         key = entry.id.partition("--")[2] or entry.id
@@ -165,9 +188,11 @@ class MovingBox(BookedBox):
     def __enter__(self) -> MovingBox:
         super().__enter__()
         self.host.start()
+        self.labels.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.labels.stop()
         self.host.stop()
         super().__exit__(*error)
 
