@@ -31,6 +31,7 @@ from models.classifier_nets import (
 )
 from models.crops import squared
 from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.kept_features import KeptFeatures
 from models.torch_support import (
     check_images,
     check_teacher,
@@ -171,6 +172,11 @@ class Classifier:
             _write_head(head, weight.cpu(), bias.cpu())
         twin._model.head = head.to(self._device)
         return twin
+
+    def keep_features(self, kept: KeptFeatures | None) -> None:
+        """From now on the trunk's answers come out of `kept` where it has them (None: as before). Only for a model whose trunk is, and
+        stays, the one that `kept` was filled from. Clones do not keep."""
+        self._model.kept = kept
 
     # --- weights ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from configs.errors import WeightsError
 from configs.units import NOTHING
 from models import torch_compat
 from models.imagenet import N_IMAGENET, class_of_index
+from models.kept_features import KeptFeatures
 
 torch_compat.ensure_torchvision()
 
@@ -74,11 +75,15 @@ class ClassifierNet(nn.Module):
     def __init__(self, trunk: nn.Module, head: Head | ImageNetHead) -> None:
         super().__init__()
         self.trunk, self.head = trunk, head
+        self.kept: KeptFeatures | None = None
         self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(1, 3, 1, 1), persistent=False)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """(B, 3, S, S) -> (B, D), averaged over the picture."""
+        return self._trunk_of(x) if self.kept is None else self.kept.of(x, self._trunk_of)
+
+    def _trunk_of(self, x: torch.Tensor) -> torch.Tensor:
         return self.trunk((x - self.mean) / self.std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

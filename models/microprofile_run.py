@@ -11,7 +11,11 @@ has a model, a sample and seeds of its own. What we changed:
   sample, an epoch would otherwise be a single update and show no gain at all;
 - everything of a configuration but its epochs is tried as it is: added layer, distillation from the serving model, class balance, and
   replay of as large a part of each epoch, so that a trial's epoch costs what its share of a real one does;
-- with halving, families that are clearly worse stop at a rung.
+- with halving, families that are clearly worse stop at a rung;
+- with `keep_features`, families that train the head alone share one pass of the trunk, with each other and with the serving model, and
+  learn from pictures as they are (`models.kept_features`);
+- with `judged_frac`, families that train more than the head are judged by part of the held-out pictures, beside the serving model on the
+  same ones: what counts is the difference, which fewer pictures tell as well.
 """
 
 from __future__ import annotations
@@ -23,14 +27,16 @@ from typing import TypeVar
 
 import numpy as np
 
+from models.augment import Augmentation
 from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts
-from models.labelled import LabelledImage, Subset, persons_of, predicted
-from models.retrain import Step, n_replayed, n_used, retrain, student
+from models.kept_features import KeptFeatures
+from models.labelled import LabelledImage, Subset, persons_of, predicted, spread
+from models.retrain import Step, n_replayed, n_used, retrain, student, trains_head_only
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
 from models.trial_pack import Piece
-from scheduler.ekya.microprofile import families, rung_epochs, survivors
+from scheduler.ekya.microprofile import families, picture_load, rung_epochs, survivors
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
@@ -43,7 +49,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Trial:
-    """A family's run in progress. begun: epochs; busy: one of them is in progress; alive: goes on."""
+    """A family's run in progress. begun: epochs; busy: one of them is in progress; alive: goes on; kept: where its features come from,
+    None when it works them out."""
 
     config: RetrainConfig
     detector: Detector
@@ -52,6 +59,7 @@ class _Trial:
     init_gpu_s: float
     quality: list[float]
     load: float
+    kept: KeptFeatures | None = None
     epoch_gpu_s: list[float] = field(default_factory=list)
     begun: int = 0
     busy: bool = False
@@ -97,6 +105,7 @@ class ProfileGroup:
         *, epochs: int, data_frac: float, budget_gpu_s: float, seed: int, timer: Timer, yield_point: YieldPoint | None = None,
         n_min: int = N_MIN, scoring: Scoring | None = None, task: Task = DETECTION, replay: Sequence[LabelledImage] = (),
         look_gpu_s: float = 0.0, choose_gpu_s: float = 0.0, halving: bool = False, apart: bool = False,
+        keep_features: bool = False, kept_data_frac: float | None = None, judged_frac: float = 1.0,
     ) -> None:  # fmt: skip
         if apart:
             lock = threading.Lock()
@@ -106,7 +115,9 @@ class ProfileGroup:
         self._epochs, self._data_frac, self._n_min, self._seed = epochs, data_frac, n_min, seed
         self._budget_gpu_s, self._timer, self._task, self._apart = budget_gpu_s, timer, task, apart
         self._before_gpu_s = (look_gpu_s, choose_gpu_s)
-        self._judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
+        self._judge = _Judge(holdout, yield_point, scoring or Scoring(), task, judged_frac)
+        self._kept_data_frac = data_frac if kept_data_frac is None else kept_data_frac
+        self._kept = KeptFeatures(timer) if keep_features else None
         self._rungs = list(rung_epochs(epochs)) if halving and epochs > 0 else [epochs]
         self._spending = threading.Lock()
         self._trials: list[_Trial] = []
@@ -116,7 +127,7 @@ class ProfileGroup:
         """Judges the serving model and prepares the trials. One thread."""
         if not self._configs:
             return
-        before = yield from self._metered(self._judge.quality(self._serving))
+        before = yield from self._metered(self._judge.start(self._judged_first()))
         for config in self._configs:
             self._trials.append(self._metered_once(lambda config=config: self._started(config, before)))  # type: ignore[misc]
 
@@ -172,16 +183,17 @@ class ProfileGroup:
     def _started(self, config: RetrainConfig, before: float) -> _Trial:
         started_s = self._timer()
         train = self._train
-        n_profiled = sample_size(config, len(train), self._data_frac, self._n_min)
-        chosen = np.sort(np.random.default_rng(self._seed).permutation(len(train))[:n_profiled])
         detector = student(self._serving, config, seed=self._seed)
+        kept = self._keeping(detector) if trains_head_only(detector, config) else None
+        n_profiled = sample_size(config, len(train), self._kept_data_frac if kept else self._data_frac, self._n_min)
+        chosen = np.sort(np.random.default_rng(self._seed).permutation(len(train))[:n_profiled])
         batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
         short = replace(config, epochs=self._epochs, batch=batch, data_frac=1.0)
         older = self._replay if config.replay_frac > 0 else ()
         teacher = self._serving.clone() if self._apart and config.distill > 0 else self._serving
         steps = retrain(
             detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher,
-            yield_point=self._judge.yield_point,
+            yield_point=self._judge.yield_point, augmentation=Augmentation.none() if kept else None,
         )  # fmt: skip
         look_gpu_s, choose_gpu_s = self._before_gpu_s
         shown = n_profiled + n_replayed(config, n_profiled, len(older))
@@ -192,12 +204,30 @@ class ProfileGroup:
             n_profiled=n_profiled,
             init_gpu_s=self._timer() - started_s + look_gpu_s + (choose_gpu_s if config.replay_frac > 0 else 0.0),
             quality=[before],
-            load=shown * (1 + 2 * config.layers_frac),
+            load=shown * picture_load(config),
+            kept=kept,
         )
 
+    def _judged_first(self) -> Detector:
+        """The serving model, or a copy whose features are kept for the trials that share its trunk."""
+        if self._kept is None or not hasattr(self._serving, "keep_features"):
+            return self._serving
+        copy = self._serving.clone()
+        self._keeping(copy)
+        return copy
+
+    def _keeping(self, detector: Detector) -> KeptFeatures | None:
+        """Lets the detector read kept features from now on, where it can. The features are looked up by what they were made from."""
+        if self._kept is None or not hasattr(detector, "keep_features"):
+            return None
+        view = self._kept.again()
+        detector.keep_features(view)
+        return view
+
     def _epoch(self, trial: _Trial) -> Generator[str, None, None]:
-        """Trains to the end of the epoch, charging it the compute of its iterations and not what happens between them; then judges."""
-        spent_s = 0.0
+        """Trains to the end of the epoch, charging it the compute of its iterations and not what happens between them; then judges.
+        What kept features saved is charged to the epoch, though it was not spent: a real retraining's epoch will cost it."""
+        spent_s = -trial.kept.saved_s if trial.kept else 0.0
         while True:
             started_s = self._timer()
             step = next(trial.steps)
@@ -207,8 +237,8 @@ class ProfileGroup:
             yield "train"
             if step.epoch_loss is not None:
                 break
-        trial.epoch_gpu_s.append(spent_s)
-        judging = self._metered(self._judge.quality(trial.detector))
+        trial.epoch_gpu_s.append(spent_s + (trial.kept.saved_s if trial.kept else 0.0))
+        judging = self._metered(self._judge.quality(trial.detector, in_full=trial.kept is not None))
         while True:
             try:
                 next(judging)
@@ -261,6 +291,9 @@ def microprofile(
     look_gpu_s: float = 0.0,
     choose_gpu_s: float = 0.0,
     halving: bool = False,
+    keep_features: bool = False,
+    kept_data_frac: float | None = None,
+    judged_frac: float = 1.0,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
@@ -269,13 +302,16 @@ def microprofile(
     replay: older pictures for the families that replay. look_gpu_s, choose_gpu_s: what a retraining spends before its first epoch on
     its labels, and on choosing what it replays; parts of a trial's init_gpu_s. halving: families that are clearly worse stop after 1, 2,
     4, ... epochs (`scheduler.ekya.microprofile.survivors`); what they showed so far is their trial.
+    keep_features, judged_frac: see the module's text. kept_data_frac: data_frac of the families whose features are kept (default: the
+    same), since a picture more costs them little.
     A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
     group = ProfileGroup(
         serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed, timer=timer,
         yield_point=yield_point, n_min=n_min, scoring=scoring, task=task, replay=replay, look_gpu_s=look_gpu_s,
-        choose_gpu_s=choose_gpu_s, halving=halving,
+        choose_gpu_s=choose_gpu_s, halving=halving, keep_features=keep_features,
+        kept_data_frac=kept_data_frac, judged_frac=judged_frac,
     )  # fmt: skip
     try:
         yield from group.prelude()
@@ -319,7 +355,7 @@ class _OneAtATime(Sequence[LabelledImage]):
         return persons_of(self._samples)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Judge:
     """Held-out quality of a detector, one picture an iteration."""
 
@@ -327,13 +363,38 @@ class _Judge:
     yield_point: YieldPoint | None
     scoring: Scoring
     task: Task
+    judged_frac: float = 1.0
+    before: tuple[MatchCounts, ...] = ()
 
-    def quality(self, detector: Detector) -> Generator[None, None, float]:
-        total = MatchCounts()
+    def start(self, serving: Detector) -> Generator[None, None, float]:
+        """Quality of the serving model, on every held-out picture; the others are compared with it."""
+        counts: list[MatchCounts] = []
+        yield from self._counts(serving, range(len(self.holdout)), counts)
+        self.before = tuple(counts)
+        return _quality(counts)
+
+    def quality(self, detector: Detector, *, in_full: bool) -> Generator[None, None, float]:
+        n = len(self.holdout)
+        places = range(n) if in_full else spread(n, max(1, round(self.judged_frac * n)))
+        counts: list[MatchCounts] = []
+        yield from self._counts(detector, places, counts)
+        if len(places) == n:
+            return _quality(counts)
+        won = _quality(counts) - _quality([self.before[i] for i in places])
+        return min(1.0, max(0.0, _quality(self.before) + won))
+
+    def _counts(self, detector: Detector, places: Sequence[int], into: list[MatchCounts]) -> Generator[None, None, None]:
         judged = predicted(
-            detector, self.holdout, task=self.task, score_min=self.scoring.score_min, yield_point=self.yield_point
+            detector,
+            Subset(self.holdout, places),
+            task=self.task,
+            score_min=self.scoring.score_min,
+            yield_point=self.yield_point,
         )
         for found, labels in judged:
-            total += self.task.counts(found, labels, self.scoring)
+            into.append(self.task.counts(found, labels, self.scoring))
             yield
-        return total.f1
+
+
+def _quality(counts: Sequence[MatchCounts]) -> float:
+    return MatchCounts.total(counts).f1

@@ -38,7 +38,17 @@ from models.tasks.detection import DETECTION
 from models.torch_support import yielding_in_training
 from scheduler.types import RetrainConfig
 
-__all__ = ["Augmentation", "LabelledImage", "Step", "n_iterations", "n_replayed", "retrain", "settle_precision", "student"]
+__all__ = [
+    "Augmentation",
+    "LabelledImage",
+    "Step",
+    "n_iterations",
+    "n_replayed",
+    "retrain",
+    "settle_precision",
+    "student",
+    "trains_head_only",
+]
 
 WEIGHT_DECAY = 5e-4
 #: SGD steps relative to AdamW's, so that one `lr` in a configuration suits both kinds of detector.
@@ -159,6 +169,15 @@ def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, mi
 def n_used(config: RetrainConfig, n_samples: int) -> int:
     """New samples that an epoch uses: data_frac of them, at least one."""
     return max(1, round(config.data_frac * n_samples))
+
+
+def trains_head_only(detector: Detector, config: RetrainConfig) -> bool:
+    """Whether the last layer alone trains, so that everything before it says the same of a picture throughout."""
+    return _n_trained(detector, config.layers_frac) == 1
+
+
+def _n_trained(detector: Detector, layers_frac: float) -> int:
+    return max(1, round(layers_frac * len(detector.trainable_layers())))
 
 
 def n_replayed(config: RetrainConfig, n_new: int, n_replay: int) -> int:
@@ -380,7 +399,7 @@ class _only_last_layers:
 
     def __init__(self, detector: Detector, layers_frac: float) -> None:
         layers = detector.trainable_layers()
-        n_trained = max(1, round(layers_frac * len(layers)))
+        n_trained = _n_trained(detector, layers_frac)
         self._frozen = [p for layer in layers[:-n_trained] for p in layer.parameters() if p.requires_grad]
         self._trained = [p for layer in layers[-n_trained:] for p in layer.parameters() if p.requires_grad]
 

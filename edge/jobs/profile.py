@@ -24,8 +24,9 @@ def profile_steps(
     task: Task = DETECTION, yield_point: YieldPoint = no_yield, replay_windows: int = 0, halving: bool = False,
 ) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:  # fmt: skip
     """Micro-profiling trials of one camera; returns (trials, labelled frames a full retraining would use). Trials learn from what a
-    retraining would: labels that were looked at, and older pictures where the configuration replays. halving: families that are clearly
-    worse stop early. Raises JobError for labels that nothing should be trained on (`models.sanity`)."""
+    retraining would: labels that were looked at, and older pictures where the configuration replays; those that train the head alone
+    share the trunk's passes (`models.kept_features`). halving: families that are clearly worse stop early. Raises JobError for labels
+    that nothing should be trained on (`models.sanity`)."""
     holdout = samples.labelled(stream, [window], "holdout")
     if not len(samples.labelled(stream, [window], "train")) or not len(holdout) or not configs:
         return (), len(samples.labelled(stream, [window], "train"))
@@ -34,7 +35,7 @@ def profile_steps(
         serving, found.train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed,
         timer=timer, yield_point=yield_point, scoring=scoring, task=task, replay=found.replay, halving=halving,
         budget_gpu_s=budget_gpu_s - found.look_gpu_s - found.choose_gpu_s, look_gpu_s=found.look_gpu_s,
-        choose_gpu_s=found.choose_gpu_s,
+        choose_gpu_s=found.choose_gpu_s, keep_features=True,
     )  # fmt: skip
     return trials, len(found.train)
 
@@ -67,7 +68,8 @@ def profile_at_once(
     group = ProfileGroup(
         serving, found.train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed, timer=timer, yield_point=current,
         scoring=scoring, task=task, replay=found.replay, halving=halving, budget_gpu_s=budget_gpu_s - before_gpu_s,
-        look_gpu_s=found.look_gpu_s, choose_gpu_s=found.choose_gpu_s, apart=len(lanes) > 1,
+        look_gpu_s=found.look_gpu_s, choose_gpu_s=found.choose_gpu_s, keep_features=True,
+        apart=len(lanes) > 1,
     )  # fmt: skip
     try:
         current.enter(lanes[0])

@@ -4,6 +4,7 @@
     end quality          Optimus curve through the run's per-epoch qualities, read at the configuration's epochs
     its error            spread of the curves that the points allow, at the configuration's epochs (ours)
     cost                 C = t_init + epochs * tau * n / n_profiled       tau: GPU-seconds per epoch on n_profiled samples
+    families not run     borrow the curve of the one that differs least in its knobs (`options(lend=True)`, ours)
     pruning              every two windows, the fifth that lies farthest below its stream's Pareto front, judged on history
 
 What we changed: the curve is fitted to all points (the authors use one); the distance that pruning uses, which the paper does
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from scheduler.curves import POINT_SD, LearningCurve, curve_sd, fit_curve
 from scheduler.ekya.baselines import pareto_front
@@ -49,6 +51,29 @@ def families(configs: Iterable[RetrainConfig]) -> tuple[RetrainConfig, ...]:
     return tuple(members[-1] for members in grouped(configs).values())
 
 
+def speakers(configs: Iterable[RetrainConfig]) -> tuple[RetrainConfig, ...]:
+    """Fewer runs than `families`: of families that differ in their part of the data alone, the one with the most speaks for all. The
+    others borrow its curve (`options(lend=True)`); by how much less data ends lower is for `calibration.correct` to learn."""
+    chosen: dict[FamilyKey, RetrainConfig] = {}
+    for config in families(configs):
+        alike = family_key(replace(config, data_frac=1.0))
+        if alike not in chosen or config.data_frac > chosen[alike].data_frac:
+            chosen[alike] = config
+    return tuple(chosen.values())
+
+
+def nearest(config: RetrainConfig, run: Iterable[RetrainConfig]) -> RetrainConfig | None:
+    """Of the configurations that were run, the one that tells most about `config`: fewest knobs that differ (the part of the data last),
+    then the nearest part of the layers and of the data, then the first."""
+
+    def distance(other: RetrainConfig) -> tuple[float, ...]:
+        ours, theirs = family_key(replace(config, data_frac=1.0)), family_key(replace(other, data_frac=1.0))
+        differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        return differing, abs(config.layers_frac - other.layers_frac), abs(config.data_frac - other.data_frac)
+
+    return min(run, key=distance, default=None)
+
+
 def trial_curve(trial: ProfileTrial) -> LearningCurve:
     """The curve through a run's qualities; quality[0] is before training."""
     return fit_curve(range(len(trial.quality)), trial.quality)
@@ -66,9 +91,10 @@ def cost_gpu_s(trial: ProfileTrial, config: RetrainConfig, n_train: int | None =
 
 
 def options(
-    trials: Sequence[ProfileTrial], candidates: Sequence[RetrainConfig], *, n_train: int | None = None
+    trials: Sequence[ProfileTrial], candidates: Sequence[RetrainConfig], *, n_train: int | None = None, lend: bool = False
 ) -> tuple[RetrainOption, ...]:
-    """What the planner may choose from, in candidate order. A candidate whose family has no run is left out.
+    """What the planner may choose from, in candidate order. A candidate whose family has no run is left out; with lend, it borrows the
+    `nearest` one's curve, and its cost by what an epoch of each trains. Borrowed numbers are to be corrected by history.
 
     A run without points, or with a number that is not finite or a negative cost, counts as none.
 
@@ -76,18 +102,34 @@ def options(
     (`scheduler.curves.curve_sd`); 0 for a run of one point, of which nothing is known.
     """
     runs = {family_key(trial.config): trial for trial in trials if _tells(trial)}
-    curves = {key: trial_curve(trial) for key, trial in runs.items()}
-    sds = {key: _sds(trial, {c.epochs for c in candidates if family_key(c) == key}) for key, trial in runs.items()}
+    speaks = {config.name: _speaking(config, runs, lend=lend) for config in candidates}
+    asked: dict[FamilyKey, set[int]] = {}
+    for config in candidates:
+        if trial := speaks[config.name]:
+            asked.setdefault(family_key(trial.config), set()).add(config.epochs)
+    curves = {key: trial_curve(runs[key]) for key in asked}
+    sds = {key: _sds(runs[key], epochs) for key, epochs in asked.items()}
     return tuple(
         RetrainOption(
             name=config.name,
-            end_quality=curves[family_key(config)].at(config.epochs),
-            cost_gpu_s=cost_gpu_s(runs[family_key(config)], config, n_train),
-            quality_sd=sds[family_key(config)][config.epochs],
+            end_quality=curves[family_key(trial.config)].at(config.epochs),
+            cost_gpu_s=cost_gpu_s(trial, config, n_train) * picture_load(config) / picture_load(trial.config),
+            quality_sd=sds[family_key(trial.config)][config.epochs],
         )
         for config in candidates
-        if family_key(config) in curves
+        if (trial := speaks[config.name])
     )
+
+
+def picture_load(config: RetrainConfig) -> float:
+    """What a picture of an epoch costs, relative to the forward pass: backward is twice as much, of the layers that train."""
+    return 1.0 + 2.0 * config.layers_frac
+
+
+def _speaking(config: RetrainConfig, runs: Mapping[FamilyKey, ProfileTrial], *, lend: bool) -> ProfileTrial | None:
+    """The run that tells what `config` will come to: its family's, or with lend the nearest one's."""
+    near = nearest(config, [trial.config for trial in runs.values()]) if lend else config
+    return None if near is None else runs.get(family_key(near))
 
 
 def family_names(configs: Iterable[RetrainConfig]) -> dict[str, FamilyKey]:

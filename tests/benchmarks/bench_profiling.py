@@ -2,13 +2,15 @@
 
 Run: driftbox bench profiling [--data DIR] [--cache DIR] [--jobs 2] [--streams brt_avenue,...] [--json FILE]
 
-Classification of what moves (`streams.motion`) in real videos: MobileNetV2 on crops of 64 px, labels by yolo26s's class of the crop. Of
-each stream the first third is the past, from which the serving model's head has learnt; the rest is the window: every fourth picture is
+Classification of what moves (`streams.motion`) in real videos: MobileNetV2 on crops of 48 px, labels by yolo26s's class of the crop. Of
+each stream the first third is the past, from which the serving model's head has learnt; the rest is the window: every second picture is
 held out. The 18 configurations are Ekya's own (papers/ekya.md section 5): last layers with 64 added neurons or all layers with 1024,
 data fraction 0.1, 0.5, 1, epochs 5, 15, 30. Each is really trained once, from the serving model, and judged on the held-out labels:
 profiling without a micro-profiler. Then the product's micro-profiler (`models.microprofile_run`, `scheduler.ekya.microprofile`) predicts
-all 18, with several settings. Costs are CPU seconds of one thread, of both in the same process, so the machine's speed cancels out.
-What was trained is kept in the cache folder: a second call does only what is missing. It holds data and settings, not the code.
+all 18, with several settings, and `scheduler.ekya.calibration` corrects what it says by what came of its predictions on the other
+streams: no stream's own results are ever among what corrects it. Costs are CPU seconds of one thread, of both in the same process, so
+the machine's speed cancels out. What was trained is kept in the cache folder: a second call does only what is missing. It holds data and
+settings, not the code.
 """
 
 from __future__ import annotations
@@ -29,14 +31,22 @@ from typing import Any
 import numpy as np
 
 from models.weights import cache_dir
+from scheduler.ekya import calibration
 from scheduler.ekya import microprofile as decisions
-from scheduler.types import ProfileTrial, RetrainConfig
+from scheduler.types import Observation, ProfileTrial, RetrainConfig, RetrainOption
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-STREAMS = ("brt_avenue", "london_kerbside", "ua_detrac_mvi40201", "pets09_s2l1_view1")
-EDGE, GOLDEN, GOLDEN_SCORE_MIN, LONGEST_PX = "mobilenetv2@64", "yolo26s@640", 0.4, 640
+STREAMS = (
+    "brt_avenue",
+    "london_kerbside",
+    "ua_detrac_mvi40201",
+    "pets09_s2l1_view1",
+    "opentrafficcam_junction",
+    "suburban_road",
+)
+EDGE, GOLDEN, GOLDEN_SCORE_MIN, LONGEST_PX = "mobilenetv2@48", "yolo26s@640", 0.4, 640
 #: Pictures of the past and of the window; every HELD_OUT-th of the window's is held out.
-PAST, WINDOW, HELD_OUT, PAST_FRAC = 30, 136, 4, 1 / 3
+PAST, WINDOW, HELD_OUT, PAST_FRAC = 16, 40, 2, 1 / 3
 #: What the serving model learnt with, on the past.
 FIRST = RetrainConfig(name="first", epochs=5, batch=2, layers_frac=0.05, lr=3e-3, head_neurons=64)
 SEED = 0
@@ -63,25 +73,39 @@ CONFIGS = configurations()
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How the micro-profiler is run. epochs, data_frac, n_min: as `models.microprofile_run.microprofile` takes them; judged_frac: part
-    of the held-out pictures that it judges by."""
+    """How the micro-profiler is run, in the terms of `models.microprofile_run.microprofile`. tried: all 'families', the 'speakers' of
+    `decisions.speakers`, the 'heads' (families that train the head alone), or of those the one 'head' that speaks; others borrow."""
 
     name: str
     epochs: int
     data_frac: float
-    n_min: int
+    n_min: int = 2
+    keep_features: bool = False
+    kept_data_frac: float | None = None
     judged_frac: float = 1.0
+    tried: str = "families"
 
 
-#: The box's own (3 epochs on half of the data, at least 12 pictures, all held-out ones), the paper's (5 epochs on a tenth), and cheaper.
+def tried(setting: Setting) -> tuple[RetrainConfig, ...]:
+    heads = [config for config in CONFIGS if config.layers_frac < 1]
+    return {
+        "families": CONFIGS, "speakers": decisions.speakers(CONFIGS), "heads": tuple(heads), "head": decisions.speakers(heads),
+    }[setting.tried]  # fmt: skip
+
+
+#: The box's own (3 epochs on half of the data, at least 12 pictures), the paper's (5 epochs on a tenth), and one thing more each time.
 SETTINGS = (
     Setting(name="box", epochs=3, data_frac=0.5, n_min=12),
-    Setting(name="paper", epochs=5, data_frac=0.1, n_min=2),
-    Setting(name="paper, third judged", epochs=5, data_frac=0.1, n_min=2, judged_frac=0.34),
-    Setting(name="3 epochs, third judged", epochs=3, data_frac=0.1, n_min=2, judged_frac=0.34),
-    Setting(name="2 epochs, third judged", epochs=2, data_frac=0.1, n_min=2, judged_frac=0.34),
-    Setting(name="3 epochs, 5 %", epochs=3, data_frac=0.05, n_min=2, judged_frac=0.34),
-)
+    Setting(name="paper", epochs=5, data_frac=0.1),
+    Setting(name="+ features kept", epochs=5, data_frac=0.1, keep_features=True),
+    Setting(name="+ half judged, paired", epochs=5, data_frac=0.1, keep_features=True, judged_frac=0.5),
+    Setting(name="two families run", epochs=2, data_frac=0.1, kept_data_frac=0.5, judged_frac=0.5, tried="speakers", keep_features=True),
+    Setting(name="three heads", epochs=3, data_frac=0.1, kept_data_frac=0.5, tried="heads", keep_features=True),
+    Setting(name="one head", epochs=5, data_frac=0.1, kept_data_frac=0.5, tried="head", keep_features=True),
+)  # fmt: skip
+#: What corrects the predictions: nothing; all that was carried out on the other streams (hold-out cameras measured in full); of each
+#: other stream the one configuration that was predicted best, which is what a box knows after one window.
+HISTORIES = ("alone", "others, one each", "others in full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +120,14 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Profiled:
-    """One run of the micro-profiler. judged: places of the pictures that it judged by among the held-out ones; before: quality of the
-    serving model on them; predicted: configuration -> end quality; cpu_s: all of it."""
+    """One run of the micro-profiler. before: quality of the serving model; predicted, sd, cost_s: configuration -> end quality, its
+    error as far as the curve tells, and CPU seconds, before any correction; cpu_s: all of the run."""
 
     setting: str
     before: float
-    judged: tuple[int, ...]
     predicted: dict[str, float]
+    sd: dict[str, float]
+    cost_s: dict[str, float]
     cpu_s: float
 
 
@@ -114,6 +139,9 @@ class StreamResult:
     crops: tuple[int, int]
     trained: tuple[Trained, ...]
     profiled: tuple[Profiled, ...]
+
+    def by(self, setting: str) -> Profiled:
+        return next(p for p in self.profiled if p.setting == setting)
 
 
 # --- one stream -------------------------------------------------------------------------------------------------------
@@ -224,22 +252,22 @@ def _trained(serving: Any, train: Sequence[Any], held_out: Sequence[Any], config
 
 
 def _profiled(serving: Any, train: Sequence[Any], held_out: Sequence[Any], setting: Setting) -> Profiled:
-    from models.labelled import spread
     from models.microprofile_run import microprofile
     from models.tasks.classification import CLASSIFICATION
 
-    judged = spread(len(held_out), max(1, round(setting.judged_frac * len(held_out))))
     started_s = time.process_time()
     trials = finished(
         microprofile(
-            serving, train, [held_out[i] for i in judged], CONFIGS, epochs=setting.epochs, data_frac=setting.data_frac,
-            budget_gpu_s=float("inf"), seed=SEED, timer=time.process_time, n_min=setting.n_min, task=CLASSIFICATION,
+            serving, train, held_out, tried(setting), epochs=setting.epochs, data_frac=setting.data_frac, budget_gpu_s=float("inf"),
+            seed=SEED, timer=time.process_time, n_min=setting.n_min, task=CLASSIFICATION, keep_features=setting.keep_features,
+            kept_data_frac=setting.kept_data_frac, judged_frac=setting.judged_frac,
         )
     )  # fmt: skip
-    options = decisions.options(trials, CONFIGS, n_train=len(train))
+    options = decisions.options(trials, CONFIGS, n_train=len(train), lend=True)
     return Profiled(
-        setting=setting.name, before=trials[0].quality[0], judged=tuple(judged),
-        predicted={option.name: option.end_quality for option in options}, cpu_s=time.process_time() - started_s,
+        setting=setting.name, before=trials[0].quality[0], predicted={o.name: o.end_quality for o in options},
+        sd={o.name: o.quality_sd for o in options}, cost_s={o.name: o.cost_gpu_s for o in options},
+        cpu_s=time.process_time() - started_s,
     )  # fmt: skip
 
 
@@ -255,24 +283,79 @@ def finished(steps: Generator[Any, None, tuple[ProfileTrial, ...]]) -> tuple[Pro
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
+def quality(trained: Trained) -> float:
+    """Accuracy of a trained model over the held-out pictures."""
+    return sum(trained.right) / max(1, sum(trained.regions))
+
+
+def raw_options(profiled: Profiled) -> tuple[RetrainOption, ...]:
+    return tuple(
+        RetrainOption(name=name, end_quality=end, cost_gpu_s=profiled.cost_s[name], quality_sd=profiled.sd[name])
+        for name, end in profiled.predicted.items()
+    )
+
+
+def observations(result: StreamResult, setting: str, *, one_each: bool) -> list[Observation]:
+    """What a box would remember of this stream: of all configurations, or of the one that it would have carried out."""
+    profiled = result.by(setting)
+    chosen = max(profiled.predicted, key=lambda name: profiled.predicted[name])
+    return [
+        Observation(
+            stream=result.stream, window=0, option=t.config, start_quality=profiled.before,
+            predicted_quality=profiled.predicted[t.config], realised_quality=quality(t), predicted_gpu_s=profiled.cost_s[t.config],
+            realised_gpu_s=t.cpu_s,
+        )
+        for t in result.trained
+        if not one_each or t.config == chosen
+    ]  # fmt: skip
+
+
+def answers(results: Sequence[StreamResult], result: StreamResult, setting: str, history: str) -> dict[str, float]:
+    """Configuration -> end quality that the profiler promises for this stream, corrected by `history` of the others."""
+    profiled = result.by(setting)
+    if history == "alone":
+        return profiled.predicted
+    others = [r for r in results if r.stream != result.stream]
+    seen = [o for r in others for o in observations(r, setting, one_each=history == "others, one each")]
+    options = calibration.correct(
+        raw_options(profiled), stream=result.stream, quality=profiled.before, history=seen,
+        families=decisions.family_names(CONFIGS),
+    )  # fmt: skip
+    return {option.name: option.end_quality for option in options}
+
+
+def untried(results: Sequence[StreamResult], result: StreamResult) -> dict[str, float]:
+    """What can be said without any trial: each configuration's mean gain on the other streams (nothing, where there is no other)."""
+    before = result.profiled[0].before
+    gains: dict[str, list[float]] = {t.config: [] for t in result.trained}
+    for other in results:
+        if other.stream != result.stream:
+            for trained in other.trained:
+                gains[trained.config].append(quality(trained) - other.profiled[0].before)
+    return {name: min(1.0, before + (statistics.fmean(won) if won else 0.0)) for name, won in gains.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One setting over all streams. Errors in points (0-100) over streams and configurations, of predicted against really trained
-    quality: error_points (median), error_p90_points and bias_points (signed mean) on the very labels that the profiler judged by, which
-    is what its answer is about; all_labels_points (median) on all held-out ones. unchanged_points: the median error of saying that
-    nothing changes. lost_points: what is lost by taking the configuration that is predicted best. times: how many times cheaper than
-    carrying out all 18."""
+    """One setting with one history over all streams. Errors in points (0-100) over streams and configurations, of predicted against
+    really trained quality on the same held-out labels: error_points (median), error_p90_points, bias_points (signed mean);
+    stream_points: median of each stream. lost_points: what is lost by taking the configuration that is predicted best, mean over
+    streams. cost_ratio: median of predicted against real cost. times: how many times cheaper than carrying out all 18."""
 
     setting: str
-    n: int
+    history: str
     error_points: float
     error_p90_points: float
-    all_labels_points: float
     bias_points: float
-    unchanged_points: float
+    stream_points: tuple[float, ...]
     lost_points: float
+    cost_ratio: float
     profile_cpu_s: float
     exhaustive_cpu_s: float
+
+    @property
+    def label(self) -> str:
+        return self.setting if self.history == "alone" else f"{self.setting}, {self.history}"
 
     @property
     def times(self) -> float:
@@ -283,36 +366,47 @@ class Verdict:
         return self.error_points <= WANTED_POINTS and self.times >= WANTED_TIMES
 
 
-def quality(trained: Trained, judged: Sequence[int] | None = None) -> float:
-    """Accuracy of a trained model over the held-out pictures named, or all."""
-    places = range(len(trained.right)) if judged is None else judged
-    return sum(trained.right[i] for i in places) / max(1, sum(trained.regions[i] for i in places))
+def verdict(results: Sequence[StreamResult], setting: str, history: str) -> Verdict:
+    said = [answers(results, result, setting, history) for result in results]
+    ratios = [r.by(setting).cost_s[t.config] / t.cpu_s for r in results for t in r.trained]
+    return judged(
+        results, said, setting=setting, history=history, cost_ratio=statistics.median(ratios),
+        profile_cpu_s=sum(r.by(setting).cpu_s for r in results),
+    )  # fmt: skip
 
 
-def verdict(results: Sequence[StreamResult], setting: str) -> Verdict:
-    same, overall, signed, unchanged, lost = [], [], [], [], []
-    for result in results:
-        profiled = next(p for p in result.profiled if p.setting == setting)
+def judged(
+    results: Sequence[StreamResult], said: Sequence[dict[str, float]], *, setting: str, history: str, cost_ratio: float,
+    profile_cpu_s: float,
+) -> Verdict:  # fmt: skip
+    signed, streams, lost = [], [], []
+    for result, predicted in zip(results, said, strict=True):
         real = {t.config: quality(t) for t in result.trained}
-        for trained in result.trained:
-            predicted, on_judged = profiled.predicted[trained.config], quality(trained, profiled.judged)
-            signed.append(predicted - on_judged)
-            same.append(abs(predicted - on_judged))
-            overall.append(abs(predicted - real[trained.config]))
-            unchanged.append(abs(profiled.before - on_judged))
-        lost.append(max(real.values()) - real[max(profiled.predicted, key=lambda name: profiled.predicted[name])])
+        errors = [predicted[name] - real[name] for name in real]
+        signed += errors
+        streams.append(100 * statistics.median(map(abs, errors)))
+        lost.append(max(real.values()) - real[max(predicted, key=lambda name: predicted[name])])
+    size = [abs(error) for error in signed]
     return Verdict(
-        setting=setting, n=len(same), error_points=100 * statistics.median(same),
-        error_p90_points=100 * float(np.quantile(same, 0.9)), all_labels_points=100 * statistics.median(overall),
-        bias_points=100 * statistics.fmean(signed), unchanged_points=100 * statistics.median(unchanged),
-        lost_points=100 * statistics.fmean(lost),
-        profile_cpu_s=sum(p.cpu_s for r in results for p in r.profiled if p.setting == setting),
+        setting=setting, history=history, error_points=100 * statistics.median(size),
+        error_p90_points=100 * float(np.quantile(size, 0.9)), bias_points=100 * statistics.fmean(signed), stream_points=tuple(streams),
+        lost_points=100 * statistics.fmean(lost), cost_ratio=cost_ratio, profile_cpu_s=profile_cpu_s,
         exhaustive_cpu_s=sum(t.cpu_s for r in results for t in r.trained),
     )  # fmt: skip
 
 
 def verdicts(results: Sequence[StreamResult]) -> list[Verdict]:
-    return [verdict(results, setting.name) for setting in SETTINGS]
+    return [verdict(results, setting.name, history) for setting in SETTINGS for history in HISTORIES]
+
+
+def baselines(results: Sequence[StreamResult]) -> list[Verdict]:
+    """What profiling has to beat: saying that nothing changes, and the other streams' mean gains. Neither costs anything."""
+    nothing = [{t.config: r.profiled[0].before for t in r.trained} for r in results]
+    rows = (("no change", "alone", nothing), ("no trial", "others in full", [untried(results, r) for r in results]))
+    return [
+        judged(results, said, setting=name, history=history, cost_ratio=float("nan"), profile_cpu_s=0.0)
+        for name, history, said in rows
+    ]
 
 
 def best(found: Sequence[Verdict]) -> Verdict:
@@ -324,27 +418,31 @@ def best(found: Sequence[Verdict]) -> Verdict:
 def lines(results: Sequence[StreamResult]) -> Iterator[str]:
     for r in results:
         real = [quality(t) for t in r.trained]
-        before = next((p.before for p in r.profiled if len(p.judged) == len(r.trained[0].right)), float("nan"))
         yield (
-            f"{r.stream}: {r.crops[0]} crops to learn from, {r.crops[1]} held out; accuracy {before:.3f}, after retraining "
-            f"{min(real):.3f}-{max(real):.3f}; all 18: {sum(t.cpu_s for t in r.trained):.0f} CPU-s"
+            f"{r.stream}: {r.crops[0]} crops to learn from, {r.crops[1]} held out; accuracy {r.profiled[0].before:.3f}, after "
+            f"retraining {min(real):.3f}-{max(real):.3f}; all 18: {sum(t.cpu_s for t in r.trained):.0f} CPU-s"
         )
-    yield f"{'setting':<26}{'median':>8}{'p90':>7}{'bias':>7}{'all labels':>12}{'no change':>11}{'lost':>7}{'CPU-s':>8}{'cheaper':>9}"
-    for v in verdicts(results):
+    titles = f"{'median':>7}{'p90':>6}{'bias':>7}{'lost':>6}{'cost':>6}{'CPU-s':>7}{'cheaper':>9}   each stream"
+    yield f"{'setting':<23}{'history':<18}{titles}"
+    for v in [*baselines(results), *verdicts(results)]:
         yield (
-            f"{v.setting:<26}{v.error_points:>8.1f}{v.error_p90_points:>7.1f}{v.bias_points:>+7.1f}{v.all_labels_points:>12.1f}"
-            f"{v.unchanged_points:>11.1f}{v.lost_points:>7.1f}{v.profile_cpu_s:>8.1f}{v.times:>8.0f}x"
+            f"{v.setting:<23}{v.history:<18}{v.error_points:>7.1f}{v.error_p90_points:>6.1f}{v.bias_points:>+7.1f}"
+            f"{v.lost_points:>6.1f}{v.cost_ratio:>6.2f}{v.profile_cpu_s:>7.1f}{v.times:>8.0f}x   "
+            f"{' '.join(f'{points:.1f}' for points in v.stream_points)}"
         )
     chosen = best(verdicts(results))
     yield (
-        f"{'reached' if chosen.reached else 'MISSED'}: {chosen.setting}: {chosen.error_points:.1f} points in the median and "
-        f"{chosen.times:.0f}x cheaper (Ekya: {PAPER_POINTS} and {PAPER_TIMES}x; to reach: <= {WANTED_POINTS:g} and >= {WANTED_TIMES}x)"
+        f"{'reached' if chosen.reached else 'MISSED'}: {chosen.label}: {chosen.error_points:.1f} points in the "
+        f"median and {chosen.times:.0f}x cheaper (Ekya: {PAPER_POINTS} and {PAPER_TIMES}x; to reach: <= {WANTED_POINTS:g} and >= "
+        f"{WANTED_TIMES}x)"
     )
 
 
 def as_json(results: Sequence[StreamResult]) -> dict[str, Any]:
-    rows = [{**asdict(v), "times": v.times} for v in verdicts(results)]
-    return {"settings": rows, "best": best(verdicts(results)).setting, "streams": [r.stream for r in results]}
+    """As `bench learning` reads it: rows by label."""
+    unchanged = baselines(results)[0].error_points
+    rows = [{**asdict(v), "setting": v.label, "times": v.times, "unchanged_points": unchanged} for v in verdicts(results)]
+    return {"settings": rows, "best": best(verdicts(results)).label, "streams": [r.stream for r in results]}
 
 
 def run(streams: Sequence[str], data: Path, cache: Path, jobs: int) -> list[StreamResult]:

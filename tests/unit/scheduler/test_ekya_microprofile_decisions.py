@@ -18,10 +18,13 @@ from scheduler.ekya.microprofile import (
     family_names,
     front_shortfall,
     grouped,
+    nearest,
     options,
+    picture_load,
     prune,
     prune_due,
     rung_epochs,
+    speakers,
     survivors,
 )
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
@@ -75,6 +78,63 @@ def test_one_run_foretells_every_epoch_count_of_its_family() -> None:
     assert [o.name for o in made] == ["short", "long"]  # no run, no option
     assert [o.end_quality for o in made] == [pytest.approx(TRUE.at(15), abs=1e-3), pytest.approx(TRUE.at(30), abs=1e-3)]
     assert [o.cost_gpu_s for o in made] == [pytest.approx(300.5), pytest.approx(600.5)]
+
+
+def test_of_families_that_differ_in_their_data_the_one_with_the_most_speaks() -> None:
+    spoken = speakers(GRID)
+    assert [(c.layers_frac, c.data_frac, c.epochs) for c in spoken] == [(0.1, 1.0, 30), (1.0, 1.0, 30)]
+    assert speakers([config("little", data_frac=0.1)]) == (config("little", data_frac=0.1),)
+    assert speakers([]) == ()
+    others = [config("a"), RetrainConfig(name="b", lr=1e-2), RetrainConfig(name="c", head_neurons=64)]
+    assert speakers(others) == tuple(others), "another knob is another speaker"
+
+
+def test_the_nearest_is_the_one_with_the_fewest_other_knobs() -> None:
+    wanted = config("wanted", layers_frac=0.5, data_frac=0.5)
+    more_data, more_layers = replace(wanted, data_frac=1.0), replace(wanted, layers_frac=1.0)
+    elsewhere = replace(wanted, layers_frac=0.4, lr=9.0, head_neurons=64)
+    assert nearest(wanted, [elsewhere, more_layers, more_data]) is more_data
+    assert nearest(wanted, [elsewhere, more_layers]) is more_layers
+    assert nearest(wanted, [more_layers, replace(wanted, layers_frac=0.7)]) == replace(wanted, layers_frac=0.7)
+    assert nearest(wanted, [more_data, replace(more_data, data_frac=0.6)]) == replace(more_data, data_frac=0.6)
+    assert nearest(wanted, []) is None
+
+
+@given(st.permutations(GRID))
+def test_a_configuration_is_nearest_to_its_own_family(order: list[RetrainConfig]) -> None:
+    for wanted in GRID:
+        near = nearest(wanted, order)
+        assert near is not None
+        assert family_key(near) == family_key(wanted)
+
+
+def test_two_runs_foretell_all_eighteen() -> None:
+    head, whole = (trial(c) for c in speakers(GRID))
+    better = replace(whole, quality=tuple(q + 0.04 for q in whole.quality))
+    made = options([head, better], GRID, lend=True)
+    assert [o.name for o in made] == [c.name for c in GRID]
+    for option, of in zip(made, GRID, strict=True):
+        own = options([replace(better if of.layers_frac == 1 else head, config=of)], [of])[0]
+        assert option.end_quality == own.end_quality, "it says what the lender's curve says at its epochs"
+        assert option.cost_gpu_s == pytest.approx(own.cost_gpu_s), "by its own part of the data"
+
+
+def test_a_family_that_was_run_borrows_from_none() -> None:
+    runs = [trial(c) if c.data_frac == 1 else replace(trial(c), quality=(0.1, 0.2)) for c in families(GRID)]
+    assert options(runs, GRID, lend=True) == options(runs, GRID)
+
+
+def test_one_run_lends_to_other_layers_at_their_cost() -> None:
+    head, whole = config("head", layers_frac=0.1), config("whole", layers_frac=1.0)
+    own, lent = options([trial(head)], [head, whole], lend=True)
+    assert lent.end_quality == own.end_quality
+    assert lent.cost_gpu_s / own.cost_gpu_s == pytest.approx(3.0 / 1.2)
+    assert picture_load(whole) / picture_load(head) == pytest.approx(3.0 / 1.2)
+
+
+def test_nothing_is_borrowed_from_a_run_without_sense() -> None:
+    broken = replace(trial(config("a")), quality=(0.5, math.nan))
+    assert options([broken], [config("a"), config("b", data_frac=0.5)], lend=True) == ()
 
 
 def test_a_run_without_points_foretells_nothing() -> None:
