@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from edge.web.services import Services
 from edge.wiring.running import _with_learning
 from scheduler import events as ev
 from tests.support.fakes import put_fakes_in_the_zoo
-from tests.support.live_box import LiveBox
+from tests.support.live_box import CONFIG, LiveBox
 from tests.support.visits import Visit
 
 pytestmark = pytest.mark.slow
@@ -45,9 +46,13 @@ def test_what_a_running_box_tells_of_its_learning(tmp_path: Path) -> None:
     with served(box) as url, box, httpx.Client(base_url=f"{url}api/v1/", timeout=120) as client:
         box.wait_for(ev.SwapDone, "a")
         box.wait_windows(2)
-        told = client.get("learning/a").json()
-        closed = [w for w in told["windows"] if w["closed_utc"] is not None and w["retrained"]]
-        assert closed, told["windows"]
+
+        def learnt() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            told = client.get("learning/a").json()
+            return told, [w for w in told["windows"] if w["closed_utc"] is not None and w["retrained"]]
+
+        box.wait(lambda: bool(learnt()[1]), "a window in which it learnt is closed")
+        told, closed = learnt()
         assert any("retrain 'quick'" in line for w in closed for line in w["why"])
         assert all(w["predicted_low"] <= w["predicted"] <= w["predicted_high"] for w in closed if w["predicted"] is not None)
         assert told["errors"]["retrainings"] >= 1
@@ -75,7 +80,8 @@ def test_what_a_running_box_tells_of_its_learning(tmp_path: Path) -> None:
 @pytest.mark.browser
 def test_a_rollback_by_the_button_is_served(tmp_path: Path, browser: Any) -> None:
     """Beside its anchor: 1 s from the press to the older version serving. Printed, not judged: the machine may be busy."""
-    box = LiveBox(tmp_path / "data", {"a": "fake"})
+    # One swap and no more: a second one would come between the page's look and the press.
+    box = LiveBox(tmp_path / "data", {"a": "fake"}, config=replace(CONFIG, window_s=120.0))
     worker = box.watched["a"].worker
     with served(box) as url, box:
         box.wait_for(ev.SwapDone, "a")
