@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from configs.errors import JobError
-from models.detector import Detector, ServedBody, YieldPoint
+from models.detector import Detector, ServedBody, YieldPoint, encoded_px
 from models.evaluate import MatchCounts, match_counts
 from models.serving.base import Files, Form, Runtime, ShapePx
 from models.serving.cache import FormCache
@@ -106,7 +106,7 @@ def _checked(
         for image in _one_of_each_shape(images):
             array, _ = body.encode(image)
             form.take(array)
-            made.samples[int(array.shape[2]), int(array.shape[3])] = array
+            made.samples[encoded_px(array)] = array
         found = check(form, detector, images, trained, cpu_s=cpu_s)
         if form.last_error:
             raise JobError(f"it failed to run: {form.last_error}", subject=runtime.name)

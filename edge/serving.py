@@ -26,7 +26,7 @@ from edge.form_child import ChildMaker
 from edge.form_making import Made, Maker, Wanted
 from models.detector import Detector, DetectorSpec, ServedBody
 from models.serving.base import Form, Runtime, ShapePx
-from models.serving.cache import machine, versions
+from models.serving.cache import FORM_FORMAT, machine, versions
 from models.serving.registry import RUNTIMES, runtime_of
 from models.serving.served import Aside, Deferred, ServedDetector
 from models.tasks.base import Picture, Task
@@ -242,8 +242,8 @@ _LIBRARIES = ("torch", "onnxruntime", "openvino", "nncf", "tensorrt")
 
 
 def choice_key(spec: DetectorSpec) -> str:
-    """Under which the choice for models of a kind is remembered: it is of this machine and these libraries."""
-    return f"{spec.arch}@{spec.input_px} | {machine()} | {versions(_LIBRARIES)}"
+    """Under which the choice for models of a kind is remembered: it is of this machine, these libraries, and how forms are written."""
+    return f"{spec.arch}@{spec.input_px} | {machine()} | {versions(_LIBRARIES)} | format {FORM_FORMAT}"
 
 
 def form_in_use(choice: str, folder: Path, spec: DetectorSpec) -> str:

@@ -36,15 +36,27 @@ class ServedBody:
     """A detector cut in three, so that only its network needs another form to be served faster: `decode(network(encode(image)))` is
     what `predict([image])` says.
 
-    network: from one float32 tensor (B, 3, H, W) to a tuple of tensors, in evaluation mode, on the CPU, free to be exported or
-    quantised (a copy, not the detector's own). encode: a picture -> (float32 array (1, 3, H, W), whatever `decode` needs of it).
-    decode: the network's outputs for that picture as float32 arrays, that context and a score threshold -> Detections.
+    network: from one tensor to a tuple of tensors, in evaluation mode, on the CPU, free to be exported or quantised (a copy, not the
+    detector's own). pixels: it takes a picture's pixels, uint8 (B, H, W, 3), and normalises them itself (`models.pixels`), which is
+    cheaper than float32 (B, 3, H, W), what it takes otherwise. encode: a picture -> (that array for a batch of one, whatever `decode`
+    needs of it). decode: the network's outputs for that picture as float32 arrays, that context and a score threshold -> Detections.
     example_px: (H, W) of what `encode` makes of a 16:9 picture; a fixed-shape form is built per shape really met."""
 
     network: torch.nn.Module
     encode: Callable[[np.ndarray], tuple[np.ndarray, object]]
     decode: Callable[[Sequence[np.ndarray], object, float], Detections]
     example_px: tuple[int, int]
+    pixels: bool = False
+
+    def blank(self, shape_px: tuple[int, int]) -> np.ndarray:
+        """What `encode` makes of a black picture of this shape, or nearly: to trace or warm the network with."""
+        return np.zeros((1, *shape_px, 3), np.uint8) if self.pixels else np.zeros((1, 3, *shape_px), np.float32)
+
+
+def encoded_px(array: np.ndarray) -> tuple[int, int]:
+    """(H, W) of what a body's `encode` made, pixels or not."""
+    height, width = array.shape[1:3] if array.dtype == np.uint8 else array.shape[2:4]
+    return int(height), int(width)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import nn
 
 from configs.errors import WeightsError
 from models import torch_compat
+from models.pixels import Levels, normalised
 from scheduler.types import Detections
 
 #: Grey that fills the border of a letterboxed picture (the value of the YOLO family).
@@ -78,13 +79,7 @@ def letterbox(image: np.ndarray, *, input_px: int, stride: int = 32, enlarge: bo
 
 def to_tensor(images: Sequence[np.ndarray], device: torch.device) -> torch.Tensor:
     """uint8 (H, W, 3) pictures of one size -> float32 (B, 3, H, W), 0-1, on `device`; channels last in memory, as they came."""
-    stacked = torch.from_numpy(np.stack(images)).to(device)  # (B, H, W, 3)
-    return stacked.permute(0, 3, 1, 2).float().div_(255.0)
-
-
-def to_array(image: np.ndarray) -> np.ndarray:
-    """One uint8 (H, W, 3) picture -> float32 (1, 3, H, W), 0-1: what `to_tensor` makes of it, for runtimes that are not torch."""
-    return np.ascontiguousarray(image.transpose(2, 0, 1)[None], np.float32) / np.float32(255.0)
+    return normalised(torch.from_numpy(np.stack(images)).to(device), Levels())
 
 
 def by_shape(images: Sequence[np.ndarray]) -> list[list[int]]:

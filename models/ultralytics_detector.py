@@ -32,6 +32,7 @@ from configs.errors import EnvironmentLacking, UsageError, WeightsError
 from configs.units import CLASSES, COCO_TO_CLASSES
 from models import torch_compat
 from models.detector import Detector, DetectorSpec, PruningParts, ServedBody, YieldPoint
+from models.pixels import FromPixels, Levels
 from models.torch_support import (
     Letterboxed,
     bernoulli_distance,
@@ -46,7 +47,6 @@ from models.torch_support import (
     resize_to,
     sorted_detections,
     suppressed_per_class,
-    to_array,
     to_tensor,
     train_with_frozen_batch_norm,
     yielding_between_layers,
@@ -232,7 +232,7 @@ class UltralyticsDetector:
         def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
             check_images([image])
             boxed = letterbox(image, input_px=self.spec.input_px, enlarge=self.enlarges)
-            return to_array(boxed.image), boxed
+            return boxed.image[None], boxed
 
         def decode(outputs: Sequence[np.ndarray], boxed: object, score_min: float) -> Detections:
             assert isinstance(boxed, Letterboxed)
@@ -240,7 +240,10 @@ class UltralyticsDetector:
 
         wide = letterbox(np.zeros((9, 16, 3), np.uint8), input_px=self.spec.input_px).image
         network = self._raw_network().to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return ServedBody(network=network.eval().requires_grad_(False), encode=encode, decode=decode, example_px=wide.shape[:2])
+        return ServedBody(
+            network=FromPixels(network, Levels()).eval().requires_grad_(False),
+            encode=encode, decode=decode, example_px=wide.shape[:2], pixels=True,
+        )  # fmt: skip
 
     # --- training -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from configs.errors import EnvironmentLacking, JobError, UsageError
-from models.detector import ServedBody
+from models.detector import ServedBody, encoded_px
 from models.serving.base import Files, Runtime, ShapePx
 from models.serving.onnx_form import to_onnx
 from models.serving.registry import runtime_of
@@ -68,7 +68,7 @@ def _checked(body: ServedBody, runtime: Runtime, files: Files, shape_px: ShapePx
     try:
         for picture in pictures:
             array, _ = body.encode(picture)
-            if array.shape[2:] != tuple(shape_px):
+            if encoded_px(array) != tuple(shape_px):
                 continue
             n_compared += 1
             worst = max(worst, _difference(form.run(array), body, array))

@@ -20,14 +20,14 @@ from models.serving.base import MAX_CALIBRATION
 
 #: Fewer distinct pictures than this say nothing about the range of a layer's values.
 MIN_CALIBRATION = 2
-#: A picture whose values spread less than this (of 0-1, after normalising by the spread of all) is plain and says nothing.
+#: A picture whose values spread less than this (of 0-1; for pixels, of 0-255) is plain and says nothing.
 _PLAIN_STD = 1e-3
 
 
 def calibration(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """At most MAX_CALIBRATION of the arrays, spread evenly, plain ones (one grey) left out.
     Raises JobError 'no_data' when fewer than MIN_CALIBRATION remain."""
-    telling = [array for array in arrays if np.isfinite(array).all() and float(array.std()) > _PLAIN_STD]
+    telling = [array for array in arrays if np.isfinite(array).all() and float(array.std()) > _PLAIN_STD * _whole_range(array)]
     if len(telling) < MIN_CALIBRATION:
         raise JobError(
             f"int8 needs pictures to calibrate on: {len(arrays)} given, {len(telling)} of them not plain",
@@ -35,6 +35,10 @@ def calibration(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         )  # fmt: skip
     chosen = np.unique(np.linspace(0, len(telling) - 1, min(len(telling), MAX_CALIBRATION)).round().astype(int))
     return [telling[i] for i in chosen]
+
+
+def _whole_range(array: np.ndarray) -> float:
+    return 255.0 if array.dtype == np.uint8 else 1.0
 
 
 def openvino_int8(model: Any, arrays: Sequence[np.ndarray]) -> Any:

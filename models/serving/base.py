@@ -29,7 +29,7 @@ class Form(Protocol):
     memory_mib: float
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
-        """array: float32 (1, 3, H, W) -> the network's outputs as float32 arrays, valid until the next `run`."""
+        """array: as the body's `encode` made it -> the network's outputs as float32 arrays, valid until the next `run`."""
 
     def close(self) -> None:
         """Frees what it holds; `run` must not be called any more."""
@@ -49,7 +49,7 @@ class Runtime(Protocol):
         """Why it cannot be used on this machine; empty when it can."""
 
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
-        """onnx: the network for one shape; arrays: what `ServedBody.encode` made of calibration pictures (float32 (1, 3, H, W)).
+        """onnx: the network for one shape; arrays: what `ServedBody.encode` made of calibration pictures.
         Raises JobError 'no_data' when it needs pictures and there are none, EnvironmentLacking when a library is missing."""
 
     def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:

@@ -24,6 +24,9 @@ log = logging.getLogger("driftbox")
 
 _ABOUT = "form.json"
 _PART = ".part-"
+#: Which kind of files these are: a new one whenever the same network would be written otherwise, so that older ones are made again.
+#: 2: networks that take pixels normalise them.
+FORM_FORMAT = 2
 
 
 def machine() -> str:
@@ -56,9 +59,11 @@ def network_digest(network: torch.nn.Module) -> str:
 
 
 def form_key(network: torch.nn.Module, runtime: Runtime, shape_px: ShapePx) -> str:
-    """Names a form by all that it depends on: the network with its weights, the runtime, the libraries, the machine."""
+    """Names a form by all that it depends on: the network with its weights, how forms are written, the runtime, the
+    libraries, the machine."""
     libraries = versions((*runtime.libraries, "torch", "ultralytics", "driftbox"))
     parts = [
+        f"format {FORM_FORMAT}",
         type(network).__qualname__,
         network_digest(network),
         runtime.name,

@@ -21,7 +21,7 @@ def to_onnx(body: ServedBody, shape_px: ShapePx) -> bytes:
     Raises UsageError for a network that cannot be written so."""
     import torch
 
-    example = torch.zeros((1, 3, *shape_px))
+    example = torch.from_numpy(body.blank(shape_px))
     out: Any = io.BytesIO()
     try:
         with torch.no_grad():

@@ -66,6 +66,25 @@ def settings(threads: int) -> dict[str, Any]:
     }
 
 
+class _Request:
+    """An infer request with its own input and outputs, which are looked at in place: handing an array over for each run, and asking for
+    each output, costs a tenth of what a small network does."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._input = self._request.get_input_tensor(0).data
+        self._outputs = [self._request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        if array.shape != self._input.shape or array.dtype != self._input.dtype:
+            raise DriftboxError(
+                f"this form takes {self._input.dtype} {self._input.shape}, got {array.dtype} {array.shape}", subject=XML
+            )
+        np.copyto(self._input, array)
+        self._request.infer()
+        return [output.copy() for output in self._outputs]  # the next to run may be another camera
+
+
 class _Compiled:
     """A compiled model and the infer requests of it that are idle. Thread-safe; never more requests than runs at a time."""
 
@@ -74,22 +93,19 @@ class _Compiled:
         try:
             core = ov.Core()
             self._model = core.compile_model(core.read_model(files[XML], files[BIN]), "CPU", settings(threads))
-            self._idle = [self._model.create_infer_request()]
+            self._idle = [_Request(self._model)]
         except RuntimeError as error:
             raise DriftboxError(
                 f"openvino cannot load this form: {str(error).strip().splitlines()[-1]}", subject=XML, remedy="make it again"
             ) from error
-        self._outputs = range(len(self._model.outputs))
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         try:
             request = self._idle.pop()  # the one that was used last: what it needs may be in the caches still
         except IndexError:
-            request = self._model.create_infer_request()
-        found = request.infer({0: array}, share_inputs=True, share_outputs=True)
-        # Copies, since the next to run may be another camera. A request whose run threw is not used again.
-        outputs = [np.array(found[i]) for i in self._outputs]
-        self._idle.append(request)
+            request = _Request(self._model)
+        outputs = request.run(array)
+        self._idle.append(request)  # unless its run threw
         return outputs
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from configs.errors import DriftboxError, StorageError, UsageError
-from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
+from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint, encoded_px
 from models.serving.base import MAX_CALIBRATION, Files, Form, Runtime, ShapePx
 from models.serving.cache import FormCache, form_key
 from scheduler.types import Detections
@@ -75,7 +75,7 @@ def _encoded(body: ServedBody, shape_px: ShapePx, pictures: Sequence[np.ndarray]
     """What the network sees of pictures spread evenly over those given, of this shape only."""
     step = max(1, -(-len(pictures) // MAX_CALIBRATION))
     arrays = (body.encode(picture)[0] for picture in pictures[::step])
-    return [array for array in arrays if array.shape[2:] == tuple(shape_px)]
+    return [array for array in arrays if encoded_px(array) == tuple(shape_px)]
 
 
 class ServedDetector:
@@ -115,7 +115,7 @@ class ServedDetector:
 
     def take(self, array: np.ndarray) -> None:
         """The same for a picture that is encoded already."""
-        shape_px = (int(array.shape[2]), int(array.shape[3]))
+        shape_px = encoded_px(array)
         with self._lock:
             known = shape_px in self._forms
             self._asked.add(shape_px)
@@ -152,7 +152,7 @@ class ServedDetector:
 
     def _one(self, image: np.ndarray, score_min: float) -> Detections:
         array, context = self._body.encode(image)
-        shape_px = (int(array.shape[2]), int(array.shape[3]))
+        shape_px = encoded_px(array)
         form = self._form(shape_px, array)
         if form is not None:
             try:

@@ -68,10 +68,12 @@ class TensorRtForm:
         self._context = self._engine.create_execution_context()
         self._stream = torch.cuda.Stream() if device == "cuda" else None
         self._input: Any = None
+        dtypes = {trt.DataType.FLOAT: torch.float32, trt.DataType.UINT8: torch.uint8}
         self._outputs: list[Any] = []
         for i in range(self._engine.num_io_tensors):
             name = self._engine.get_tensor_name(i)
-            tensor = torch.empty(tuple(self._engine.get_tensor_shape(name)), dtype=torch.float32, device=device)
+            dtype = dtypes[self._engine.get_tensor_dtype(name)]
+            tensor = torch.empty(tuple(self._engine.get_tensor_shape(name)), dtype=dtype, device=device)
             self._context.set_tensor_address(name, tensor.data_ptr())
             if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT:
                 self._input = tensor

@@ -89,7 +89,7 @@ class CompiledRuntime:
         with _COMPILING:
             form = TorchForm(torch.compile(module, backend=self._backend, dynamic=False), module, self._device)
             try:
-                form.run(np.zeros((1, 3, *shape_px), np.float32))  # compiled on the first run, so here and not before people
+                form.run(body.blank(shape_px))  # compiled on the first run, so here and not before people
             except Exception as error:  # whatever the C++ compiler or Triton raises
                 raise EnvironmentLacking(
                     f"torch could not compile the network: {str(error).splitlines()[0] if str(error) else type(error).__name__}",

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from configs.errors import DriftboxError, JobError, StorageError, UsageError
-from models.detector import Detector, ServedBody
+from models.detector import Detector, ServedBody, encoded_px
+from models.serving import cache as cache_module
 from models.serving import served as served_module
 from models.serving.base import Files, Runtime, ShapePx
 from models.serving.cache import FormCache, form_key
@@ -73,8 +74,7 @@ def runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def shape_of(body: ServedBody, picture: np.ndarray) -> ShapePx:
-    height, width = body.encode(picture)[0].shape[2:]
-    return height, width
+    return encoded_px(body.encode(picture)[0])
 
 
 def tolerance(runtime: Runtime) -> float:
@@ -137,6 +137,19 @@ def test_running_a_form_leaves_its_input_alone_and_repeats_itself(
     assert np.array_equal(before, array)
 
 
+def test_a_form_takes_pixels_that_nobody_may_write_to(
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
+) -> None:
+    """A frame that has the network's size already is handed over as it is, and others look at it, too."""
+    body = detector.body()
+    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures, cache=converted)
+    array, _ = body.encode(pictures[0])
+    assert array.dtype == np.uint8
+    expected = [output.copy() for output in form.run(array)]
+    array.setflags(write=False)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, form.run(array), strict=True))
+
+
 def test_files_survive_the_cache_and_need_no_second_conversion(
     runtime: Runtime, detector: Detector, pictures: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +170,7 @@ def test_files_survive_the_cache_and_need_no_second_conversion(
     assert all(np.array_equal(a, b) for a, b in zip(first.run(array), again.run(array), strict=True))
 
 
-@pytest.mark.parametrize("arrays", [[], [np.full((1, 3, 32, 32), 0.5, np.float32)]], ids=["none", "one grey"])
+@pytest.mark.parametrize("arrays", [[], [np.full((1, 32, 32, 3), 99, np.uint8)]], ids=["none", "one grey"])
 @pytest.mark.parametrize("name", ["onnxruntime-int8", "openvino-int8"])
 def test_nothing_to_calibrate_on_is_refused_plainly(name: str, arrays: list[np.ndarray], detector: Detector) -> None:
     onnx = to_onnx(detector.body(), (32, 32))
@@ -259,6 +272,13 @@ def test_a_kept_form_that_is_whole_but_does_not_load_is_made_again(kept: Kept, p
     found = cache.load(key)
     assert found is not None
     assert len(found["model.bin"]) > 1000
+
+
+def test_a_form_written_another_way_is_another_form(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = detector.body().network
+    before = form_key(network, OpenVinoRuntime(), (64, 64))
+    monkeypatch.setattr(cache_module, "FORM_FORMAT", cache_module.FORM_FORMAT - 1)
+    assert form_key(network, OpenVinoRuntime(), (64, 64)) != before
 
 
 def test_other_weights_are_another_form(detector: Detector) -> None:

@@ -21,6 +21,7 @@ class FakeTensorRt(SimpleNamespace):
             Logger=_Logger, Builder=_Builder, OnnxParser=_Parser, Runtime=_Runtime,
             MemoryPoolType=SimpleNamespace(WORKSPACE="workspace"), BuilderFlag=SimpleNamespace(FP16="fp16"),
             TensorIOMode=SimpleNamespace(INPUT="in", OUTPUT="out"),
+            DataType=SimpleNamespace(FLOAT="tensor(float)", UINT8="tensor(uint8)"),
         )  # fmt: skip
 
 
@@ -71,6 +72,7 @@ class _Engine:
     def __init__(self, onnx: bytes) -> None:
         self.form = OnnxForm(onnx, ["CPUExecutionProvider"], 1)
         session = self.form._session
+        self.dtypes = {t.name: t.type for t in [*session.get_inputs(), *session.get_outputs()]}
         self.tensors = [(t.name, tuple(t.shape), "in") for t in session.get_inputs()]
         self.tensors += [(t.name, tuple(t.shape), "out") for t in session.get_outputs()]
         self.num_io_tensors = len(self.tensors)
@@ -80,6 +82,9 @@ class _Engine:
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         return next(shape for n, shape, _ in self.tensors if n == name)
+
+    def get_tensor_dtype(self, name: str) -> str:
+        return self.dtypes[name]
 
     def get_tensor_mode(self, name: str) -> str:
         return next(mode for n, _, mode in self.tensors if n == name)
@@ -97,8 +102,10 @@ class _Context:
 
     def _array(self, name: str) -> np.ndarray:
         shape = self._engine.get_tensor_shape(name)
-        buffer = (ctypes.c_float * int(np.prod(shape))).from_address(self._addresses[name])
-        return np.frombuffer(buffer, np.float32).reshape(shape)
+        pixels = self._engine.get_tensor_dtype(name) == "tensor(uint8)"
+        element, dtype = (ctypes.c_uint8, np.uint8) if pixels else (ctypes.c_float, np.float32)
+        buffer = (element * int(np.prod(shape))).from_address(self._addresses[name])
+        return np.frombuffer(buffer, dtype).reshape(shape)
 
     def execute_async_v3(self, stream: int) -> bool:
         if len(self._addresses) != self._engine.num_io_tensors:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edge.models_exchange import _write_form
@@ -32,7 +31,7 @@ def test_exported_files_run_elsewhere(form: str, place: Path, tmp_path: Path) ->
         running = OnnxRuntime().start({"model.onnx": out.read_bytes()}, body, body.example_px)
     else:
         running = OpenVinoRuntime().start({file.name: file.read_bytes() for file in out.iterdir()}, body, body.example_px)
-    found = running.run(np.zeros((1, 3, *body.example_px), np.float32))
+    found = running.run(body.blank(body.example_px))
     assert [output.shape[1] for output in found] == [7, 4]
 
 
