@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-# Twice the cores of a small machine: many tests wait for real time to pass. `tests/conftest.py` puts their files in an order that fits.
+# Twice the cores of a small machine: many tests wait for real time to pass. `tests/support/turns.py` says which of them do what, and
+# in what order.
 WORKERS ?= 4
 
 # One torch thread per job: two beside other busy processes are slower than one (docs/decisions/0002-pins.md).
