@@ -140,9 +140,9 @@ class Demo:
         answer.raise_for_status()
         return answer.json()
 
-    def put(self, path: str, body: dict[str, Any]) -> None:
+    def put(self, path: str, body: dict[str, Any], *, method: str = "PUT") -> None:
         url = f"https://127.0.0.1:{self.ports[0]}/api/v1/fleet/{path}"
-        answer = httpx.put(url, json=body, verify=self._trusted(), timeout=30)
+        answer = httpx.request(method, url, json=body, verify=self._trusted(), timeout=30)
         if answer.is_error:
             raise Failed(f"the controller refused {path}: {answer.text[:200]}")
 

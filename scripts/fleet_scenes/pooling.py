@@ -4,15 +4,18 @@ another, and each camera's gate judges it on labels of its own."""
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from fleet_scenes import reading
 from fleet_scenes.demo import Demo, Failed, say
-from streams.samples import SampleStore
+from streams.samples import SampleRef, SampleStore
 
 #: Labelled pictures of the night that a model is trained on: so many together, and so many of every camera.
 NIGHT_PICTURES, LEAST_OF_EACH = 140, 16
 ROLLOUT = "night"
+#: Times that the owner looks at a rollout which has stopped, at most.
+MOST_LOOKS = 5
 
 
 def pooling(demo: Demo) -> str:
@@ -30,14 +33,15 @@ def pooling(demo: Demo) -> str:
         how_far=lambda state: told_pictures(night_pictures(demo, state, since_utc)),
     )
     say(f"labelled pictures of the night: {told_pictures(pictures)}")
-    say(f"quality at night: {reading.told_numbers(reading.qualities(demo.get('state')))}")
+    before = reading.qualities(demo.get("state"))
+    say(f"quality at night: {reading.told_numbers(before)}")
     made = demo.fleet(
         "train", ROLLOUT, "--arch", "tinydet-edge", "--epochs", "12", "--batch", "4", "--lr", "0.002", "--workers", "2",
         "--ray", demo.ray.settings.address, "--soak-min", "0",
     )  # fmt: skip
     losses = f"{made['losses'][0]:.2f} to {made['losses'][-1]:.2f}"
     say(f"trained on {made['pictures']} pictures of {', '.join(made['boxes'])}; loss {losses}")
-    row = demo.wait("every gate has judged, box by box", lambda view: reading.ended(view, ROLLOUT), of="view", how_far=decided)
+    row = carried_on(demo, before)
     for decision in reversed(row["decisions"]):
         say(f"rollout: {decision['what']}: {decision['reason']}")
     state = demo.get("state")
@@ -53,10 +57,26 @@ def pooling(demo: Demo) -> str:
     return f"{about}; {serving} of {len(words)} gates let it in: {told}"
 
 
+def carried_on(demo: Demo, before: dict[str, float]) -> dict[str, Any]:
+    """The rollout, once it goes no further. It stops when the quality that boxes tell falls, and that falls too while a box prepares its
+    next plan with most of its share. So the owner looks at what the gates measured, and goes on where that is better everywhere."""
+    for left in reversed(range(MOST_LOOKS)):
+        row: dict[str, Any] = demo.wait(
+            "every gate has judged, box by box", lambda view: reading.ended(view, ROLLOUT), of="view", how_far=decided
+        )
+        won = reading.gains(reading.words_of(demo.get("state"), ROLLOUT), before)
+        if row["state"] != "stopped" or not left or not won or min(won.values()) <= 0:
+            break
+        say(f"the rollout stopped: {row['reason']}. By labels it won {reading.told_numbers(won)}: the owner goes on with it")
+        told = f"better on labels: {reading.told_numbers(won)}"
+        demo.put(f"rollouts/{ROLLOUT}", {"what": "go_on", "reason": told}, method="PATCH")
+        demo.wait("the rollout goes on", partial(reading.has_decided, rollout=ROLLOUT, after=len(row["decisions"])), of="view")
+    return row
+
+
 def decided(view: dict[str, Any]) -> str:
     """How far the rollout is."""
-    row = next((row for row in view["rollouts"] if row["id"] == ROLLOUT), None)
-    return f"{len(row['decisions'])} decisions" if row else "not begun"
+    return f"{reading.decisions(view, ROLLOUT)} decisions"
 
 
 def night_pictures(demo: Demo, state: dict[str, Any], since_utc: float) -> dict[str, int]:
@@ -79,4 +99,11 @@ def taken_since(demo: Demo, box: str, camera: dict[str, str], since_utc: float) 
     store = SampleStore(demo.folder / box / "samples")
     local = camera["camera"] if camera["home"] == box else f"{camera['home']}--{camera['camera']}"
     refs = store.usable(local, store.windows(local), "train")
-    return sum((store.root / f"{ref.name}.jpg").stat().st_mtime >= since_utc for ref in refs)
+    return sum(is_since(store, ref, since_utc) for ref in refs)
+
+
+def is_since(store: SampleStore, ref: SampleRef, since_utc: float) -> bool:
+    """Whether picture and labels are of since then. Labels that followed their camera here are as old as they were; the file is new."""
+    labels = store.labels_or_none(ref)
+    taken_utc = (store.root / f"{ref.name}.jpg").stat().st_mtime
+    return labels is not None and min(labels.stored_utc, taken_utc) >= since_utc

@@ -82,6 +82,11 @@ def test_a_rollout_has_ended_when_it_goes_no_further() -> None:
     assert reading.ended({"rollouts": []}, "night") is None
 
 
+def test_decisions_of_a_rollout_are_counted() -> None:
+    view = {"rollouts": [{"id": "night", "decisions": [{}, {}]}, {"id": "dusk", "decisions": [{}]}]}
+    assert [reading.decisions(view, id) for id in ("night", "dusk", "dawn")] == [2, 1, 0]
+
+
 def test_every_gate_is_quoted() -> None:
     let_in = {"rollout": "night", "camera": key(), "stage": "serving", "after": 0.8, "problem": ""}
     refused = {"rollout": "night", "camera": key("north", "dock"), "stage": "refused", "after": 0.4, "problem": "not better"}
@@ -89,6 +94,12 @@ def test_every_gate_is_quoted() -> None:
     state = fleet(box("north", offers=(let_in, refused, other)), SILENT)
     words = reading.words_of(state, "night")
     assert [reading.told_word(word) for word in words] == ["north/gate serving 0.80", "north/dock refused 0.40 (not better)"]
+
+
+def test_what_a_gate_measured_is_compared_with_what_there_was() -> None:
+    let_in = {"camera": key(), "stage": "serving", "after": 0.8}
+    words = [let_in, let_in | {"camera": key("east", "hall")}, let_in | {"camera": key("north", "dock"), "stage": "refused"}]
+    assert reading.gains(words, {"north/gate": 0.25, "north/dock": 0.5}) == {"north/gate": pytest.approx(0.55)}
 
 
 def test_a_profile_says_what_every_frame_needs_and_what_each_rate_keeps() -> None:
