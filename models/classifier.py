@@ -32,6 +32,7 @@ from models.classifier_nets import (
 from models.crops import squared
 from models.detector import Detector, DetectorSpec, ServedBody, YieldPoint
 from models.kept_features import KeptFeatures
+from models.pixels import FromPixels, Levels
 from models.torch_support import (
     check_images,
     check_teacher,
@@ -116,14 +117,14 @@ class Classifier:
 
         def encode(image: np.ndarray) -> tuple[np.ndarray, object]:
             check_images([image])
-            return to_tensor([squared(image, size)], torch.device("cpu")).numpy(), image.shape[:2]
+            return squared(image, size)[None], image.shape[:2]
 
         def decode(outputs: Sequence[np.ndarray], context: object, score_min: float) -> Detections:
             assert isinstance(context, tuple)
             return _answer(_softmax(outputs[0][0]), context, score_min)
 
-        network = _Tupled(copy.deepcopy(self._model).cpu())
-        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=(size, size))
+        network = FromPixels(_Tupled(copy.deepcopy(self._model).cpu()), Levels())
+        return ServedBody(network=network.eval(), encode=encode, decode=decode, example_px=(size, size), pixels=True)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
