@@ -155,7 +155,7 @@ def test_whoever_waits_is_woken_by_a_stop() -> None:
     waiting = threading.Thread(target=lambda: said.append(shadow.verdict()))
     waiting.start()
     shadow.fail("the box was stopped")
-    waiting.join(30.0)
+    waiting.join(120.0)
     assert said == ["the box was stopped"]
 
 

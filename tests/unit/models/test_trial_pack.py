@@ -85,7 +85,7 @@ class Gate:
         if self.raises is not None:
             raise self.raises
         if self.waits_for is not None:
-            self.waits_for.wait(20.0)
+            self.waits_for.wait(120.0)
         self.entered += 1
         yield
         self.device.local.now_s = self.device.clock() + self.device.seconds(1)

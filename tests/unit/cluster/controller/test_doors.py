@@ -146,7 +146,7 @@ def test_a_planner_beside_works_on_one_state_at_a_time(monkeypatch: pytest.Monke
 
     def slow(state: FleetState, rules: object, now_utc_s: float) -> tuple[str, ...]:
         asked.append(now_utc_s)
-        go.wait(10.0)
+        go.wait(120.0)
         return (f"at {now_utc_s}",)
 
     monkeypatch.setattr("cluster.controller.core.plan_placement", slow)

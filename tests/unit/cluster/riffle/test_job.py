@@ -132,7 +132,7 @@ class Stuck(Disk):
 
     def open_write(self, path: Path) -> int:
         self.entered.set()
-        self.go.wait(10)
+        self.go.wait(120.0)
         return super().open_write(path)
 
 
@@ -143,7 +143,7 @@ def test_best_effort_a_maximum_wait_and_a_time_out_end_the_stage(tmp_path: Path,
     disk = Stuck()
     with Merger(disk=disk) as merger:
         shuffle = Shuffle(tmp_path, 4, FixedCount(files=4), merger)
-        disk.entered.wait(10)
+        disk.entered.wait(120.0)
         plan = shuffle.job.end_map_stage(rule)
         assert [f.request for f in plan] == [None] * 4
         disk.go.set()
@@ -185,7 +185,7 @@ def test_memory_admits_in_order(tmp_path: Path) -> None:
     with Merger(memory_bytes=need + 1, disk=disk, threads=3) as merger:
         for number in range(3):
             merger.submit(work(tmp_path, number, (2 * number, 2 * number + 1), answers))
-        disk.entered.wait(10)
+        disk.entered.wait(120.0)
         assert merger.pending == 3
         assert len(merger._running) == 1  # the second does not fit beside the first
         disk.go.set()
@@ -224,6 +224,6 @@ def test_one_jobs_mistake_costs_the_others_nothing(tmp_path: Path) -> None:
         merger.submit(
             MergeWork(folder=good.folder, sources=good.sources, out=good.out, done=lambda i, e: (answers.append(i), done.set()))
         )
-        assert done.wait(10)
+        assert done.wait(120.0)
     assert answers[0].covers == ((2, 0), (3, 0))
     assert isinstance(DriftboxError("x"), Exception)

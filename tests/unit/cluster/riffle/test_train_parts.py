@@ -54,7 +54,7 @@ class TwoWorkers:
     """A process group of two threads: what the first gives and what the second gives meet in `all_reduce`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._met, self._given = threading.Barrier(2, timeout=20), dict[int, torch.Tensor]()
+        self._met, self._given = threading.Barrier(2, timeout=120), dict[int, torch.Tensor]()
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
         monkeypatch.setattr(torch.distributed, "all_reduce", self.all_reduce)

@@ -231,7 +231,7 @@ def test_a_release_ends_the_waiting() -> None:
 def test_what_counts_as_told_is_waited_for() -> None:
     """A worker may be on its way to those who listen when the gate closes: their state must not be taken without that frame."""
     gate, goes_on = Gate(), threading.Event()
-    look = gate.through(lambda s: goes_on.wait(20) and None, lambda: False)
+    look = gate.through(lambda s: goes_on.wait(120.0) and None, lambda: False)
     worker = threading.Thread(target=look, args=(shown(1),))
     worker.start()
     until_s = time.monotonic() + 20
