@@ -1,6 +1,7 @@
 """The fleet view in a real browser over a fake controller: every page sound, accessible, fit for a phone; live; actions; roles.
 
-Its pictures stand in docs/fleet/view.md:  DRIFTBOX_SCREENSHOTS=docs/img/fleet pytest -n 0 tests/integration/test_fleet_page.py
+Pictures of an invented fleet (those of docs/ are of `make fleet-demo`):
+    DRIFTBOX_SCREENSHOTS=DIR pytest -n 0 tests/integration/test_fleet_page.py
 """
 
 from __future__ import annotations
