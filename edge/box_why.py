@@ -61,7 +61,7 @@ class BoxWhy:
 
     def _explain(self, made: Made) -> WhyView:
         started_s = self._now_s()
-        decided, name = made.decided, self._book.policy
+        decided, name = made.decided, made.policy
         snapshot = decided.snapshot
         answer = answer_of(snapshot, decided.plan, make_policy(name), name=name, explain=True)
         others = tuple(alternative(snapshot, other, words) for other, words in ALTERNATIVES.items() if other != name)
@@ -92,5 +92,5 @@ def _unknown(number: int | None) -> UsageError:
         )
     return UsageError(
         f"plan {number} can no longer be explained", subject=str(number), code="not_found",
-        remedy="only the newest plans since the start can; see /api/v1/plans",
+        remedy="only the newest plans can; see /api/v1/plans",
     )  # fmt: skip

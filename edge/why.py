@@ -20,7 +20,7 @@ class PlanLine(View):
     expected_quality: float = Field(description="Mean over cameras, averaged over the time that was left of the window (0-1).")
     spare_pct: int = Field(description="What nobody was given, percent of one GPU.")
     reasons: tuple[str, ...] = Field(description="One line per camera; before them what made the plan necessary.")
-    explainable: bool = Field(description="What it was made from is still in memory: it can be explained.")
+    explainable: bool = Field(description="What it was made from is still kept: it can be explained.")
 
 
 class PlanList(View):

@@ -275,3 +275,8 @@ def m008_cameras(db: Any) -> None:
             changed_by TEXT NOT NULL
         ) STRICT"""
     )
+
+
+@migrations()
+def m013_what_plans_were_made_from(db: Any) -> None:
+    db.execute("CREATE TABLE plans_made_from (number INTEGER PRIMARY KEY, body TEXT NOT NULL) STRICT")

@@ -1,4 +1,5 @@
-"""The plans that a box has made, in words: what was decided, when and why. The newest `KEPT` stay."""
+"""The plans that a box has made, in words: what was decided, when and why. The newest `KEPT` stay; of the newest `KEPT_WHOLE` also what
+they were made from."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from edge.store.store import Store
 
 #: A plan every 20 s for more than half a day.
 KEPT = 3000
+#: Some tens of KiB each with many cameras.
+KEPT_WHOLE = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +35,10 @@ class PlanStore:
         self._store = store
 
     def add(
-        self, *, window: int, at_utc: float, policy: str, expected_quality: float, spare_pct: int, reasons: tuple[str, ...]
-    ) -> int:
-        """Records a plan; its number."""
+        self, *, window: int, at_utc: float, policy: str, expected_quality: float, spare_pct: int, reasons: tuple[str, ...],
+        made_from: str = "",
+    ) -> int:  # fmt: skip
+        """Records a plan; its number. made_from: all that it was decided on, as `edge.plan_book` writes it."""
         values = (window, at_utc, policy, expected_quality, spare_pct, redact(json.dumps(reasons)))
         with self._store.transaction() as db:
             number = db.execute(
@@ -43,6 +47,9 @@ class PlanStore:
             ).lastrowid
             assert number is not None
             db.execute("DELETE FROM plans WHERE number <= ?", (number - KEPT,))
+            if made_from:
+                db.execute("INSERT INTO plans_made_from (number, body) VALUES (?, ?)", (number, made_from))
+            db.execute("DELETE FROM plans_made_from WHERE number <= ?", (number - KEPT_WHOLE,))
         return int(number)
 
     def newest(self, limit: int = 50) -> list[StoredPlan]:
@@ -52,6 +59,10 @@ class PlanStore:
     def since_window(self, window: int) -> list[StoredPlan]:
         """Those of this window and later ones, oldest first."""
         return self._plans("WHERE window >= ? ORDER BY number", window)
+
+    def made_from(self) -> dict[int, str]:
+        """By number, what the newest plans were made from."""
+        return {row["number"]: row["body"] for row in self._store.rows("SELECT * FROM plans_made_from ORDER BY number", ())}
 
     def _plans(self, rest: str, value: int) -> list[StoredPlan]:
         rows = self._store.rows(f"SELECT * FROM plans {rest}", (value,))

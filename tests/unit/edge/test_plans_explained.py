@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from fastapi.testclient import TestClient
 from configs.errors import StorageError, UsageError
 from edge.api import make_app
 from edge.box_why import ALTERNATIVES, REMEMBERED, BoxWhy, alternative
-from edge.plan_book import EXPLAINABLE, PlanBook
+from edge.plan_book import EXPLAINABLE, PlanBook, _read, _written
 from edge.store.plans import KEPT, PlanStore
 from edge.store.store import Store
 from edge.web.fake import FakeSource
@@ -34,8 +36,14 @@ class Planner:
 
     def __init__(self, store: Store) -> None:
         self.decided: Decided | None = None
-        self.at_utc = 1000.0
-        self.book = PlanBook(PlanStore(store), newest=lambda: self.decided, policy=lambda: POLICY, utc=lambda: self.at_utc)
+        self.at_utc, self.policy, self._store = 1000.0, POLICY, store
+        self.start()
+
+    def start(self) -> None:
+        """As after a start: what is not in the database is gone."""
+        self.book = PlanBook(
+            PlanStore(self._store), newest=lambda: self.decided, policy=lambda: self.policy, utc=lambda: self.at_utc
+        )
 
     def plan(self, snapshot: Snapshot = SNAPSHOT, *, window: int = 3) -> None:
         plan = make_policy(POLICY)(snapshot)
@@ -113,6 +121,62 @@ def test_only_the_newest_can_be_explained(planner: Planner) -> None:
     with pytest.raises(UsageError) as refused:
         why.why(plans[-1].number)
     assert refused.value.code == "not_found"
+
+
+def test_a_plan_of_before_a_restart_is_explained_by_what_made_it(planner: Planner) -> None:
+    planner.plan(window=2)
+    planner.plan(replace(SNAPSHOT, capacity_pct=2 * SNAPSHOT.capacity_pct), window=3)
+    before = why_of(planner)
+    told = {number: before.why(number) for number in (1, 2)}
+    planner.policy = "no-retrain"  # the operator has chosen another one meanwhile
+    planner.start()
+    why = why_of(planner)
+    assert [(p.number, p.explainable) for p in why.plans(9).plans] == [(2, True), (1, True)]
+    for number, view in told.items():
+        again = why.why(number)
+        assert again == view.model_copy(update={"in_force": False})
+        assert again.reasons == ("gate: because", "yard: so")
+    with pytest.raises(UsageError, match="no plan was made since the box started"):
+        why.why(None)
+    planner.plan(window=4)
+    assert why.why(None).number == 3
+    assert [m.number for m in planner.book.made()] == [1, 2, 3]
+
+
+def test_what_a_plan_was_made_from_comes_back_as_it_was() -> None:
+    decided = Decided(
+        at_s=1.5, window=3, snapshot=replace(SNAPSHOT, later_s=math.inf, speed=((50.0, 0.1 + 0.2), (100.0, 1.0))),
+        plan=make_policy(POLICY)(SNAPSHOT), reasons=("gate: because",),
+    )  # fmt: skip
+    assert _read(_written(decided), decided.reasons) == decided
+
+
+def test_of_all_only_the_newest_are_kept_whole_over_restarts(planner: Planner, store: Store) -> None:
+    for _ in range(EXPLAINABLE + 1):
+        planner.plan()
+    planner.start()
+    planner.plan()
+    assert [m.number for m in planner.book.made()] == list(range(3, EXPLAINABLE + 3))
+    assert list(PlanStore(store).made_from()) == list(range(3, EXPLAINABLE + 3))
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"window": 3}', '{"snapshot": null}'])
+def test_what_another_release_or_a_fault_has_left_is_read_and_not_explained(planner: Planner, store: Store, body: str) -> None:
+    planner.plan()
+    planner.plan()
+    with store.transaction() as db:
+        db.execute("UPDATE plans_made_from SET body = ? WHERE number = 1", (body,))
+    planner.start()
+    assert [(p.number, p.explainable) for p in why_of(planner).plans(9).plans] == [(2, True), (1, False)]
+    with pytest.raises(UsageError, match="plan 1 can no longer be explained"):
+        why_of(planner).why(1)
+
+
+def test_what_a_plan_was_made_from_holds_no_credential(planner: Planner, store: Store) -> None:
+    plan = make_policy(POLICY)(SNAPSHOT)
+    planner.decided = Decided(at_s=1.0, window=3, snapshot=SNAPSHOT, plan=plan, reasons=("gate: rtsp://user:s3cret@cam/1",))
+    planner.book.heard(ReportPlan(window=3, plan=plan, reasons=planner.decided.reasons))
+    assert "s3cret" not in str(PlanStore(store).made_from())
 
 
 def test_before_the_first_plan_that_is_said(planner: Planner) -> None:

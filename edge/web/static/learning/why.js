@@ -21,7 +21,7 @@ function drawPlans(plans, answer) {
     make("p", {}, make("strong", {}, `Plan ${newest.number}`), ` of window ${newest.window}, ${moment(newest.at_utc)}, by ${newest.policy}: `,
       `expected quality ${number(newest.expected_quality, 3)} (0 to 1, mean over cameras and the rest of the window), ${percent(newest.spare_pct)} of a GPU spare.`),
     make("ul", { class: "notes" }, ...newest.reasons.map((reason) => make("li", {}, reason))),
-    newest.explainable ? whyButton(newest.number, answer, true) : make("p", { class: "hint" }, "It was made before the box was started: it cannot be explained any more."),
+    newest.explainable ? whyButton(newest.number, answer, true) : make("p", { class: "hint" }, "What it was made from is not kept any more: it cannot be explained."),
     others.length ? more("earlier-plans", "Earlier plans", table("Earlier plans", ["plan", "made", "expected quality (0–1)", "what was said", ""],
       others.map((plan) => [String(plan.number), moment(plan.at_utc), number(plan.expected_quality, 3),
         make("div", {}, ...plan.reasons.map((reason) => make("div", {}, reason))), plan.explainable ? whyButton(plan.number, answer, false) : ""]))) : null,
