@@ -102,7 +102,7 @@ class Classifier:
 
     def _run(self, images: Sequence[np.ndarray], network: nn.Module, yield_point: YieldPoint | None) -> torch.Tensor:
         """The network on each crop, float32 (N, ...) on the CPU, in batches."""
-        network.eval()
+        (network if self._model.kept is None else self._model.head).eval()
         outputs = []
         with torch.inference_mode(), yielding_between_layers(network, yield_point):
             for i in range(0, len(images), BATCH):
@@ -146,7 +146,8 @@ class Classifier:
 
     def _trained_logits(self, images: Sequence[np.ndarray]) -> torch.Tensor:
         check_images(images)
-        train_with_frozen_batch_norm(self._model)
+        # a kept trunk stays as it is: setting the mode of all its layers costs as much as a head's whole step
+        train_with_frozen_batch_norm(self._model if self._model.kept is None else self._model.head)
         return self._model(self._input(images))
 
     def trainable_layers(self) -> list[nn.Module]:
@@ -174,10 +175,13 @@ class Classifier:
         twin._model.head = head.to(self._device)
         return twin
 
-    def keep_features(self, kept: KeptFeatures | None) -> None:
-        """From now on the trunk's answers come out of `kept` where it has them (None: as before). Only for a model whose trunk is, and
-        stays, the one that `kept` was filled from. Clones do not keep."""
-        self._model.kept = kept
+    def keeping(self, kept: KeptFeatures) -> Classifier:
+        """The same model, weights shared, whose trunk's answers come out of `kept` where it has them. Only for a model whose trunk is,
+        and stays, the one that `kept` was filled from. Clones do not keep."""
+        twin = copy.copy(self)
+        twin._model = copy.copy(self._model).eval()
+        twin._model.kept = kept
+        return twin
 
     # --- weights ------------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class ProfileGroup:
         """Judges the serving model and prepares the trials. One thread."""
         if not self._configs:
             return
-        before = yield from self._metered(self._judge.start(self._judged_first()))
+        before = yield from self._metered(self._judge.start(self._keeping(self._serving)[0]))
         for config in self._configs:
             self._trials.append(self._metered_once(lambda config=config: self._started(config, before)))  # type: ignore[misc]
 
@@ -184,7 +184,7 @@ class ProfileGroup:
         started_s = self._timer()
         train = self._train
         detector = student(self._serving, config, seed=self._seed)
-        kept = self._keeping(detector) if trains_head_only(detector, config) else None
+        detector, kept = self._keeping(detector) if trains_head_only(detector, config) else (detector, None)
         n_profiled = sample_size(config, len(train), self._kept_data_frac if kept else self._data_frac, self._n_min)
         chosen = np.sort(np.random.default_rng(self._seed).permutation(len(train))[:n_profiled])
         batch = max(1, round(config.batch * n_profiled / n_used(config, len(train))))
@@ -208,21 +208,12 @@ class ProfileGroup:
             kept=kept,
         )
 
-    def _judged_first(self) -> Detector:
-        """The serving model, or a copy whose features are kept for the trials that share its trunk."""
-        if self._kept is None or not hasattr(self._serving, "keep_features"):
-            return self._serving
-        copy = self._serving.clone()
-        self._keeping(copy)
-        return copy
-
-    def _keeping(self, detector: Detector) -> KeptFeatures | None:
-        """Lets the detector read kept features from now on, where it can. The features are looked up by what they were made from."""
-        if self._kept is None or not hasattr(detector, "keep_features"):
-            return None
+    def _keeping(self, detector: Detector) -> tuple[Detector, KeptFeatures | None]:
+        """The detector, reading kept features, and its view of them; as it is, and None, where it cannot."""
+        if self._kept is None or not hasattr(detector, "keeping"):
+            return detector, None
         view = self._kept.again()
-        detector.keep_features(view)
-        return view
+        return detector.keeping(view), view
 
     def _epoch(self, trial: _Trial) -> Generator[str, None, None]:
         """Trains to the end of the epoch, charging it the compute of its iterations and not what happens between them; then judges.
