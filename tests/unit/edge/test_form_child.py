@@ -198,10 +198,10 @@ def test_closing_ends_the_child_and_refuses_more(tmp_path: Path) -> None:
     threads = [threading.Thread(target=run) for _ in range(2)]  # the second waits for its turn
     for thread in threads:
         thread.start()
-    assert running.wait(20)
+    assert running.wait(120.0)
     made.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(120.0)
     assert [type(error) for error in caught] == [JobCancelled] * 2
     with pytest.raises(JobCancelled):
         made(wanted())

@@ -131,7 +131,7 @@ def test_the_new_place_is_warmed_with_the_newest_frames_and_the_old_one_closed_w
     assert len(place.first.pictures) == seen, "the old one answers nothing any more"
     assert place.first.closed == 0, "but stands by"
     place.frames(2)
-    assert place.first.ended.wait(30.0)
+    assert place.first.ended.wait(120.0)
     assert place.worker.serving() == ("a-1", new)
     assert (place.first.closed, new.closed) == (1, 0)
     (swap,) = place.worker.swaps
@@ -190,7 +190,7 @@ def test_one_that_fails_on_live_frames_is_helped_out_and_given_up(place: Place, 
     assert place.worker.serving() == ("a-1", place.first)
     (fell,) = place.fell
     assert fell.failed == fell.version == "a-1"
-    assert new.ended.wait(30.0)
+    assert new.ended.wait(120.0)
     assert place.first.closed == 0
     place.frames(WATCHED_FRAMES + 2)
     assert place.first.closed == 0
@@ -204,7 +204,7 @@ def test_one_that_hangs_on_its_first_live_frame_is_broken_off_and_the_frame_is_d
     frame.start()
     while not place.worker.break_off(after_s=0.0):
         assert frame.is_alive()
-    frame.join(30.0)
+    frame.join(120.0)
     shown = place.worker.shown()
     assert shown is not None
     assert shown.frame.seq == place.seq
@@ -228,7 +228,7 @@ def test_several_hand_overs_in_a_row_keep_the_place_that_has_proved_itself(place
     place.frames(3)
     place.hand_over(third)  # the second is still watched
     place.frames(1)
-    assert second.ended.wait(30.0)
+    assert second.ended.wait(120.0)
     place.frames(FAILURES_IN_A_ROW)
     assert place.worker.serving() == ("a-1", place.first)
     assert place.first.closed == 0
@@ -294,14 +294,14 @@ def test_models_that_are_let_go_are_closed_between_two_frames_and_those_in_use_n
     place.worker.swap(third, "a-3")  # two models in memory, never more
     assert place.first.closed == 0, "not before the next frame"
     place.frames(1)
-    assert place.first.ended.wait(30.0)
+    assert place.first.ended.wait(120.0)
     place.worker.swap(second, "a-2")  # back to the one that is kept warm
     place.frames(WATCHED_FRAMES + 1)
     place.clock.advance_to(place.clock.monotonic_s() + 1000.0)
     place.worker.let_go(after_s=900.0)
     place.seq += 5000
     place.frames(1)
-    assert third.ended.wait(30.0)
+    assert third.ended.wait(120.0)
     assert second.closed == 0
 
 

@@ -214,7 +214,7 @@ def test_a_cancelled_lane_ends_the_worker() -> None:
         bench.worker.step()
     bench.camera.show(2)
     bench.worker.start()
-    bench.worker.join(10.0)
+    bench.worker.join(120.0)
     assert not bench.worker._thread.is_alive()
     assert bench.worker.errors == 0
 

@@ -292,7 +292,7 @@ def test_a_form_that_nobody_waits_for_takes_its_turn_however_long_that_is(tmp_pa
     assert thread.is_alive()
     assert place.told == []
     place.serving._turn.release()
-    thread.join(30)
+    thread.join(120.0)
     assert name_of(served.current) == "openvino-int8"
 
 
@@ -372,7 +372,7 @@ def test_calls_from_several_threads_all_get_a_model(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120.0)
     assert found == ["openvino"] * 4
 
 

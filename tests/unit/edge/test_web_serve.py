@@ -17,7 +17,7 @@ def test_a_started_server_answers_and_stop_frees_the_port() -> None:
     server = WebServer(FakeSource(), host="127.0.0.1", port=0)
     server.start()
     url = server.url
-    assert httpx.get(url + "healthz", timeout=20).json()["ok"] is True
+    assert httpx.get(url + "healthz", timeout=120).json()["ok"] is True
     server.stop()
     server.stop()
     port = int(url.rstrip("/").rpartition(":")[2])

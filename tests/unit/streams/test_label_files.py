@@ -272,7 +272,7 @@ def test_a_box_that_labels_while_somebody_corrects_loses_no_correction(store: Sa
             person.join()
     finally:
         stop.set()
-        box.join(30)
+        box.join(120.0)
     assert len(done) == len(refs)
     for ref in refs:
         labels = store.load_labels(ref)

@@ -286,7 +286,7 @@ def test_it_waits_while_the_fleet_is_away_and_then_goes_on_by_itself(tmp_path: P
     world.fleet.post.away = False
     thread = world.box.giver._thread
     assert thread is not None
-    thread.join(20)
+    thread.join(120.0)
     assert world.box.giver.ended("r1")
     world.box.giver.collect("r1")
     assert world.box.giver._thread is thread  # nothing is begun for what was served
