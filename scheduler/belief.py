@@ -11,7 +11,7 @@ from scheduler import admission
 from scheduler.ekya import calibration, microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Running, StreamState
 from scheduler.prep import config_list
-from scheduler.prep_share import expected_gain
+from scheduler.turns import left_to_win
 from scheduler.types import Observation, RetrainOption
 
 #: Raw profiles that are remembered for pruning.
@@ -75,12 +75,12 @@ def remember_profile(stream: StreamState, state: BoxState, config: EngineConfig,
 
 def recalled(stream: StreamState) -> tuple[RetrainOption, ...]:
     """The camera's last profile, from today's quality on: each option's gain, scaled so that the best one wins no more than the camera's
-    newest retraining left to win (`prep_share.expected_gain`). Empty when they won nothing, or there is no profile."""
+    newest retraining left to win (`turns.left_to_win`). Empty when they won nothing, or there is no profile."""
     profile = stream.profiles[-1] if stream.profiles else ()
     best = max((o.end_quality - stream.profiled_from for o in profile), default=0.0)
     if best <= 0:
         return ()
-    scale = min(1.0, expected_gain(stream.gains, full=True) / best)
+    scale = min(1.0, left_to_win(stream.gains) / best)
     return tuple(
         replace(
             option, end_quality=min(1.0, (stream.quality or 0.0) + scale * (option.end_quality - stream.profiled_from)),

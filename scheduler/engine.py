@@ -340,6 +340,7 @@ class BoxEngine:
             return
         if not state.queue and state.labels_due:
             self._queue_labels(at_s)
+        self._leave_out_late(at_s)
         if state.queue and state.queue[0].kind == "profile":
             self._form_groups()
         if not state.queue:
@@ -355,13 +356,25 @@ class BoxEngine:
             self._emit_shares()
         self._out.append(prep.start(task, state, self.config, self._needs, at_s))
 
+    def _leave_out_late(self, at_s: float) -> None:
+        """Turns that would not end in this window are not begun; a shorter one behind them may."""
+        late = {p.stream for p in self.state.queue if prep.comes_too_late(p, self.state, self.config, self._needs, at_s)}
+        for id in late:
+            self.state.streams[id].remark = "no time for its turn is left in this window"
+        self.state.queue = [p for p in self.state.queue if p.stream not in late or p.kind not in ("look", "label")]
+
     def _queue_labels(self, at_s: float) -> None:
         state = self.state
         state.labels_due, state.groups_due = False, self.config.group
         for stream in state.streams.values():
             stream.full = prep.is_full(stream, self.config)
-        state.prep_pct = prep.share_pct(state, self.config, self._needs, at_s)
-        tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
+        if self.config.overlaps:
+            chosen = prep.turns_of(state, self.config, self._needs, at_s)
+            state.prep_pct = chosen.share_pct
+            tasks, told = prep.turn_tasks(chosen, state, self.config)
+        else:
+            state.prep_pct = prep.share_pct(state, self.config, self._needs, at_s)
+            tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
         state.queue.extend([*tasks, *prep.reprofiling(state)])
         labelled = {task.stream for task in tasks}
         for stream in state.streams.values():
@@ -874,14 +887,47 @@ class BoxEngine:
         self._apply(plan, snapshot, first)
 
     def _decide(self, remaining_s: float) -> Decision:
-        """A snapshot and its plan, in the customers' parts. What learns has one share: where a retraining runs beside preparation it has
-        that, and preparation waits; where none does, preparation keeps its own."""
+        """A snapshot and its plan, in the customers' parts. All that learns has one share while preparation goes on. Where a retraining
+        runs beside it that has all of it, and preparation waits: whoever has the next turn waits for it too, of which the plan knows
+        nothing. Where none does, preparation has it."""
         snapshot, parts = self._decide_on(remaining_s)
-        planned = any(s.train_pct > 0 for part in parts for s in part.plan.streams)
-        trains = planned or any(s.gating for s in self.state.streams.values())
-        if trains or not self.state.prepares:
+        if not self.state.prepares:
             return snapshot, parts
-        return self._decide_on(remaining_s, int(self.state.prep_pct))
+        planned_pct = sum(s.train_pct for part in parts for s in part.plan.streams)
+        gates_pct = round(sum(s.train_pct for s in self.state.streams.values() if s.gating))
+        if planned_pct == 0:
+            left_pct = int(self.state.prep_pct) - gates_pct
+            return self._decide_on(remaining_s, left_pct) if left_pct > 0 else (snapshot, parts)
+        if planned_pct + gates_pct < self.state.prep_pct and len(parts) == 1:
+            return snapshot, (self._hastened(parts[0], planned_pct, remaining_s),)
+        return snapshot, parts
+
+    def _hastened(self, part: grants.Part, planned_pct: int, remaining_s: float) -> grants.Part:
+        """The plan with what its retrainings leave of the share of all that learns given to the largest of them, and inference as the
+        policy divides the rest. What it expects is what the policy did: it knows nothing of those who wait."""
+        first = max(part.plan.streams, key=lambda s: s.train_pct)
+        more_pct = int(self._usable(first.train_pct + self.state.prep_pct - planned_pct)) - first.train_pct
+        idle = self._inference_beside(remaining_s, planned_pct + max(0, more_pct))
+        if more_pct <= 0 or idle is None:
+            return part
+        streams = tuple(
+            replace(
+                s, infer_pct=seen.infer_pct, knobs=seen.knobs, below_floor=seen.below_floor,
+                train_pct=s.train_pct + (more_pct if s is first else 0),
+            )
+            for s, seen in zip(part.plan.streams, idle.streams, strict=True)
+        )  # fmt: skip
+        used_pct = sum(s.infer_pct + s.train_pct for s in streams)
+        return replace(part, plan=replace(part.plan, streams=streams, spare_pct=part.snapshot.capacity_pct - used_pct))
+
+    def _inference_beside(self, remaining_s: float, taken_pct: int) -> Plan | None:
+        """What the policy gives to inference where so much is taken and nothing is retrained; None where nothing is left to give."""
+        snapshot = snapshot_of(self.state, self.config, remaining_s, cached=False, reserved_pct=taken_pct)
+        if snapshot.capacity_pct < snapshot.quantum_pct:
+            return None
+        return self._policy(
+            replace(snapshot, streams=tuple(replace(view, retrain=(), running=None) for view in snapshot.streams))
+        )
 
     def _decide_on(self, remaining_s: float, reserved_pct: int = 0) -> Decision:
         """Retrainings that run may have come to need more memory than there is (a camera joined, a device's share is at a gate): then

@@ -31,7 +31,7 @@ from scheduler.videostorm.allocate import Rules
 from scheduler.videostorm.types import Utility
 
 #: Part of the window by which preparation ends where retrainings begin beside it.
-OVERLAP_UNTIL_FRAC = 0.8
+OVERLAP_UNTIL_FRAC = 0.9
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
 PrepKind = Literal["reference", "look", "label", "probe", "profile", "reprofile"]

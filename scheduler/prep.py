@@ -8,12 +8,16 @@
     reprofile   what the knobs of one camera are worth, where that has grown old; in the time that the others left
 
 All cameras do one step before any does the next; within a step the camera with least quality comes first, because time may run out.
+Where retrainings begin beside preparation (`EngineConfig.overlaps`), whole turns are planned instead (`scheduler.turns`): a camera's
+labels, probe and profile, and its retraining, before the next one's.
 Pure: the engine (`scheduler.engine`) changes its state and gives the commands.
 """
 
 from __future__ import annotations
 
-from scheduler import drift, grouping, prep_share, reuse
+from collections.abc import Sequence
+
+from scheduler import drift, grouping, prep_share, reuse, turns
 from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
@@ -38,6 +42,8 @@ def opening(state: BoxState, config: EngineConfig, needs: Needs) -> list[Prep]:
     if not (chooses(needs) and (config.drift or config.reuse or config.group)):
         return []
     live = _learning(state)
+    if config.overlaps:  # the others are looked at in their turn: whatever a look says, they are to be labelled
+        live = [s for s in live if config.drift and _is_settled(s, config)]
     behind = [s for s in live if config.drift and _wants_reference(s, state)]
     return [
         *(_look(state, config, s, "reference", s.learned or 0) for s in behind),
@@ -47,6 +53,11 @@ def opening(state: BoxState, config: EngineConfig, needs: Needs) -> list[Prep]:
 
 def _learning(state: BoxState) -> list[StreamState]:
     return [s for s in state.ordered() if s.live and s.learns]
+
+
+def _is_settled(stream: StreamState, config: EngineConfig) -> bool:
+    """Would it be examined in full only if it drifted?"""
+    return not stream.offered and drift.settled(stream.gains, min_gain=config.min_gain)
 
 
 def _wants_reference(stream: StreamState, state: BoxState) -> bool:
@@ -89,13 +100,14 @@ def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     profile_gpu_s = label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
     if not stream.full or recalls(stream, state, config, needs):
         profile_gpu_s = 0.0
-    return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=_expected_gain(stream))
+    gain = prep_share.expected_gain(_own_gains(stream), full=stream.full)
+    return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)
 
 
-def _expected_gain(stream: StreamState) -> float:
-    """Of its labels. What its own retrainings have won says nothing about a model that was offered from outside: a camera for which none
-    was worth its cost would get a trickle of labels, and no gate lets anything in on those."""
-    return prep_share.expected_gain(() if stream.offered else stream.gains, full=stream.full)
+def _own_gains(stream: StreamState) -> Sequence[float]:
+    """What its own retrainings have won, where that tells what labels bring. It says nothing about a model that was offered from
+    outside: a camera for which none was worth its cost would get a trickle of labels, and no gate lets anything in on those."""
+    return () if stream.offered else stream.gains
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -115,18 +127,7 @@ def label_tasks(state: BoxState, config: EngineConfig, needs: Needs, at_s: float
     told = ""
     if sum(given.values()) < sum(wanted.values()):
         told = _too_slow(state, f"{sum(given.values())} of {sum(wanted.values())} labels that are wanted fit this window")
-    tasks = [_label(state, s.id, given[s.id]) for s in live if given[s.id] > 0]
-    return _most_promising(tasks, state) if config.overlaps else tasks, told
-
-
-def _most_promising(tasks: list[Prep], state: BoxState) -> list[Prep]:
-    """First those whose labels should bring most for what they cost."""
-
-    def worth(task: Prep) -> float:
-        stream = state.streams[task.stream]
-        return _expected_gain(stream) / max(1, task.frames)
-
-    return sorted(tasks, key=lambda task: (-worth(task), state.streams[task.stream].quality or 0.0, task.stream))
+    return [_label(state, s.id, given[s.id]) for s in live if given[s.id] > 0], told
 
 
 def wanted_labels(stream: StreamState, config: EngineConfig) -> int:
@@ -159,8 +160,7 @@ def _even_labels(state: BoxState, config: EngineConfig, live: list[StreamState],
         turns = max(1, affordable // frames)
         first = (state.window * turns) % len(ids)
         ids = (ids + ids)[first : first + min(turns, len(ids))]
-    tasks = [_label(state, id, frames) for id in ids]
-    return _most_promising(tasks, state) if config.overlaps else tasks, told
+    return [_label(state, id, frames) for id in ids], told
 
 
 def _too_slow(state: BoxState, text: str) -> str:
@@ -169,6 +169,88 @@ def _too_slow(state: BoxState, text: str) -> str:
 
 def _label(state: BoxState, stream: str, frames: int, name: str = "label") -> Prep:
     return Prep(job=state.job(stream, name), stream=stream, kind="label", window=state.window - 1, frames=frames)
+
+
+# --- whose turn it is, where retrainings begin beside preparation ----------------------------------------------------------
+
+
+def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> turns.Chosen:
+    """Whose turn it is in this window, with how many labels, and the share of all that learns (`scheduler.turns`)."""
+    live, quantum = [s for s in state.ordered() if s.live], config.quantum_pct
+    shares = range(quantum, config.capacity_pct - quantum + 1, quantum) if config.prep_auto else ()
+    left_s = state.ends_s - at_s
+    return turns.choose(
+        [_turn(s, state, config, needs) for s in live if s.learns],
+        [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
+        left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
+        speed_frac=state.delivered_frac,
+    )  # fmt: skip
+
+
+def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> turns.Turn:
+    """All that the camera's learning takes, by what is known of it; one that is only measured takes its few labels."""
+    least, most = min(config.min_label_frames, config.label_frames), wanted_labels(stream, config)
+    waited = turns.MEASURED_GAIN * (1 + stream.waited)
+    if not stream.full:
+        return turns.Turn(id=stream.id, gain=waited, label_gpu_s=state.golden_gpu_s, fixed_gpu_s=0.0, least=most, most=most)
+    frac = turns.first_frac(_first_wins(state))
+    drifted = stream.drift is not None and stream.drift.drifted
+    gain = turns.expected_gain(_own_gains(stream), _quality(stream, config), frac, drifted=drifted)
+    return turns.Turn(
+        id=stream.id, gain=max(waited, gain),
+        label_gpu_s=state.golden_gpu_s + _train_gpu_s(stream, config) / max(1, config.label_frames),
+        fixed_gpu_s=_profile_gpu_s(stream, state, config, needs) + config.gate_frames * state.golden_gpu_s,
+        least=min(least, most), most=most,
+    )  # fmt: skip
+
+
+def _quality(stream: StreamState, config: EngineConfig) -> float:
+    return config.prior_quality if stream.quality is None else stream.quality
+
+
+def _first_wins(state: BoxState) -> list[tuple[float, float]]:
+    """(missing quality, gain) of the first retraining of every camera that had one, as far as is remembered."""
+    first = [s.observations[0] for s in state.ordered() if s.observations]
+    return [(1.0 - o.start_quality, o.realised_quality - o.start_quality) for o in first]
+
+
+def _train_gpu_s(stream: StreamState, config: EngineConfig) -> float:
+    """The cheapest of its retrainings with all labels that are wanted; 0 where nobody knows yet."""
+    known = stream.profiles[-1] if stream.profiles else config.reference
+    return min((option.cost_gpu_s for option in known), default=0.0)
+
+
+def _profile_gpu_s(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> float:
+    """As dear as its last one, or as the fewest labels; nothing where an earlier one is used again."""
+    if recalls(stream, state, config, needs):
+        return 0.0
+    return config.min_label_frames * state.golden_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
+
+
+def turn_tasks(chosen: turns.Chosen, state: BoxState, config: EngineConfig) -> tuple[list[Prep], str]:
+    """A labelling for each whose turn it is, in order, and what is to be told when not everybody gets what it should. What a window was
+    like must be known of a model that may serve again (`scheduler.reuse`), so the camera is looked at first."""
+    tasks: list[Prep] = []
+    for id, frames in chosen.frames:
+        stream = state.streams[id]
+        if config.reuse and stream.full and stream.look is None:
+            tasks.append(_look(state, config, stream, "look", state.window - 1))
+        tasks.append(_label(state, id, frames))
+    wanted = sum(wanted_labels(s, config) for s in _learning(state))
+    given = sum(frames for _, frames in chosen.frames)
+    told = f"{given} of {wanted} labels that are wanted are worth their time in this window"
+    return tasks, _too_slow(state, told) if given < wanted else ""
+
+
+def comes_too_late(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> bool:
+    """Is what a labelling begins no longer through when the window ends? Its labels would be of no use. The first turn of a window is
+    begun in any case, because that is how the box learns how fast it is."""
+    stream = state.streams[task.stream]
+    first = all(s.measured is None for s in state.streams.values())
+    if task.kind != "label" or not config.overlaps or not stream.full or first:
+        return False
+    rate = max(state.prep_pct, 1.0) / 100 * state.delivered_frac
+    return _turn(stream, state, config, needs).gpu_s(task.frames) > (state.ends_s - at_s) * rate
 
 
 def more_labels(state: BoxState, config: EngineConfig, stream: StreamState) -> Prep:
@@ -215,10 +297,11 @@ def _worth_a_look(stream: StreamState, state: BoxState, config: EngineConfig) ->
 
 
 def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> bool:
-    """Is the camera's last profile new enough to be used again? Only where something came of it since."""
+    """Is the camera's last profile new enough to be used again? Only where something good came of it since."""
     if config.profile_every <= 1 or config.group or not chooses(needs) or stream.profiled_in is None:
         return False
-    return bool(stream.profiles) and bool(stream.gains) and state.window - stream.profiled_in < config.profile_every
+    won = bool(stream.gains) and turns.left_to_win(stream.gains) > 0
+    return bool(stream.profiles) and won and state.window - stream.profiled_in < config.profile_every
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:
@@ -241,6 +324,8 @@ def in_order(state: BoxState, config: EngineConfig) -> list[Prep]:
 
     def place(numbered: tuple[int, Prep]) -> tuple[int, float, str, int]:
         number, task = numbered
+        if config.overlaps and task.kind in ("look", "label"):  # in turn: a look belongs to the labels behind it
+            return ORDER.index("label"), 0.0, "", number
         if task.kind in ("probe", "profile"):
             if config.overlaps:
                 return -1, quality[task.stream], task.stream, number

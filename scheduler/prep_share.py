@@ -65,13 +65,13 @@ def choose(
     shares = [quantum_pct * step for step in range(1, steps + 1)]
     if left_s <= 0 or not work:
         return shares[0]
-    undisturbed = _quality(watched, capacity_pct)
+    undisturbed = shown_quality(watched, capacity_pct)
 
     def value(share_pct: float) -> float:
         rate = share_pct / 100 * speed_frac
         gained, used_gpu_s = _in_time(work, most_s * rate)
         takes_s = used_gpu_s / rate
-        lost = undisturbed - _quality(watched, capacity_pct - share_pct)
+        lost = undisturbed - shown_quality(watched, capacity_pct - share_pct)
         return gained * (max(0.0, left_s - takes_s) / left_s + LATER_WINDOWS) - lost * takes_s / left_s
 
     return max(shares, key=lambda share_pct: (round(value(share_pct), 9), -share_pct))
@@ -86,8 +86,8 @@ def _in_time(work: Sequence[Work], budget_gpu_s: float) -> tuple[float, float]:
     return gained, used
 
 
-def _quality(watched: Sequence[Watched], capacity_pct: float) -> float:
-    """Sum over cameras, inference split evenly, as the engine does while it prepares."""
+def shown_quality(watched: Sequence[Watched], capacity_pct: float) -> float:
+    """What people see: sum over cameras, inference split evenly, as the engine does while it prepares."""
     even_pct = capacity_pct / max(1, len(watched))
     return sum(camera.quality * _kept(camera.knobs, even_pct) for camera in watched)
 

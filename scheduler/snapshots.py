@@ -7,6 +7,7 @@ from dataclasses import replace
 from scheduler.belief import quality_of
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.fleet.grants import Division
+from scheduler.prep_share import LATER_WINDOWS
 from scheduler.types import Snapshot, StreamView
 
 
@@ -18,7 +19,7 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
         streams=tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live),
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
         gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
-        network=config.network,
+        network=config.network, later_s=LATER_WINDOWS * config.window_s,
     )  # fmt: skip
 
 

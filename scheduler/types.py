@@ -251,6 +251,7 @@ class Gpu:
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The only input of a plan: complete, serialisable. remaining_s is T' (window seconds minus overhead already spent).
+    later_s: of the time after the window, so much counts for what a model that serves at its end is worth (`lookahead` only).
     speed: measured relative throughput at a share, (pct, factor) points, linear between, s(100)=1; empty = proportional.
     train_max_pct: largest share that one retraining can turn into speed, None: no limit.
     gpus: the devices behind capacity_pct (their sum); empty: one pool that any job may share, memory not limited.
@@ -266,6 +267,7 @@ class Snapshot:
     train_max_pct: int | None = None
     gpus: tuple[Gpu, ...] = ()
     network: Network | None = None
+    later_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,11 @@ widths, each job in list order getting up to `width` quanta. The formula, with S
 only (it lets the first job have all of it), so every list is played through before it counts. Static plans played with planning
 anew are candidates too. A large problem is cut into groups of streams.
 
+A model that serves when the window ends serves on. With L seconds of the time after it that count (`Snapshot.later_s`), L*U_end is
+added, with U_end of what has ended by then: a retraining that the rest of the window alone would not repay may be worth it. How a
+phase is best shared does not depend on that, but a list may now be priced that is too long. It is played before it counts: what does
+not end in the window is left out there, and the next one on the list gets at least what it needs to end in time.
+
 Floors come first in every phase: training never takes a quantum that would leave one more stream under the floor than all quanta
 for inference would. The plan names the shares of the first phase; the engine plans again at each completion (receding horizon).
 """
@@ -82,7 +87,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A list played through. value: integral of the summed quality (0-1 times seconds); mean_quality: over time, per stream."""
+    """A list played through. value: integral of the summed quality (0-1 times seconds), over the window and what counts of the time
+    after it; mean_quality: over the window, per stream."""
 
     value: float
     mean_quality: tuple[float, ...]
@@ -97,6 +103,7 @@ class Problem:
         self.snapshot = snapshot
         self.quanta = self.picker.quanta
         self.window_s = max(0.0, snapshot.remaining_s)
+        self.horizon_s = self.window_s + (snapshot.later_s if self.window_s > 0 else 0.0)
         self.inference = InferenceValue(snapshot, self.picker.estimators)
         self._throughput: dict[tuple[int, int], np.ndarray] = {}
         self._after: dict[frozenset[tuple[int, float]], tuple[np.ndarray, InferenceTable]] = {}
@@ -130,6 +137,11 @@ class Problem:
             partly = np.where(full < jobs, self.factor[rest], 0.0)
             self._throughput[jobs, width] = np.minimum(full, jobs) * self.factor[min(width, self.quanta)] + partly
         return self._throughput[jobs, width]
+
+    def quanta_to_end(self, work_gpu_s: float, left_s: float) -> int:
+        """The fewest quanta with which one job ends in time; 0 where none do."""
+        enough = np.flatnonzero(self.factor * left_s >= work_gpu_s * (1 + _SAME_TIME))
+        return int(enough[0]) if len(enough) else 0
 
     def models(self, done: Sequence[Job]) -> np.ndarray:
         """(V,) qualities once `done` have ended."""
@@ -187,7 +199,7 @@ class Pricer:
         seen, ends = self._beside_training(problem.inference.worth(models))
         work = np.array([job.option.cost_gpu_s for job in jobs])
         lost = float(work @ self._ratio(float(ends[-1]) - seen, len(jobs))[:-1])
-        return View(tuple(jobs), models, problem.window_s * float(ends[-1]) - lost)
+        return View(tuple(jobs), models, problem.horizon_s * float(ends[-1]) - lost)
 
     def changes(self, view: View) -> list[Change]:
         """The best place for each option of each stream, and the list without each of its jobs."""
@@ -209,14 +221,14 @@ class Pricer:
         found = []
         if at is not None:
             idle = float(work @ self._ratio(end[0] - seen[0], len(others))[:-1])
-            found.append(Change(stream, self.problem.window_s * float(end[0]) - idle, others))
+            found.append(Change(stream, self.problem.horizon_s * float(end[0]) - idle, others))
         before = self._ratio(end[1:, None, None] - seen[0], len(others) + 1)  # (O, m+1)
         after = self._ratio(end[1:, None, None] - seen[1:], len(others))
         own = np.array([o.option.cost_gpu_s for o in options])[:, None] * before
         lost = own
         lost[:, 1:] += np.cumsum(work * before[:, :-1], axis=1)
         lost[:, :-1] += np.cumsum((work * after[:, :-1])[:, ::-1], axis=1)[:, ::-1]
-        values = self.problem.window_s * end[1:, None] - lost
+        values = self.problem.horizon_s * end[1:, None] - lost
         places = values.argmax(axis=1).tolist()
         for n, (option, place) in enumerate(zip(options, places, strict=True)):
             found.append(Change(stream, float(values[n, place]), (*others[:place], option, *others[place:])))
@@ -334,14 +346,20 @@ def _play_once(problem: Problem, jobs: tuple[Job, ...], width: int) -> tuple[Tim
         if lasts_s < left_s:
             left = {job: work for (job, work), e in zip(after.items(), ends_s, strict=True) if e > lasts_s * (1 + _SAME_TIME)}
     means = seen_s / problem.window_s if problem.window_s > 0 else table.kept[0, :, beside] * models
-    return Timeline(float(seen_s.sum()), tuple(means.tolist()), tuple(phases)), list(left)
+    later = (problem.horizon_s - problem.window_s) * float(
+        problem.after([job for job in jobs if job not in left])[1].value[0, -1]
+    )
+    return Timeline(float(seen_s.sum()) + later, tuple(means.tolist()), tuple(phases)), list(left)
 
 
 def _shares(problem: Problem, table: InferenceTable, end: float, work: Sequence[float], width: int, left_s: float) -> list[int]:
     """Quanta for each job on the list. One that would not end in time with what it gets waits for more."""
     if not work:
         return []
-    shares = fill(_quanta_to_train(problem, table, end, len(work), width), len(work), width)
+    quanta = _quanta_to_train(problem, table, end, len(work), width)
+    if quanta > 0 and problem.horizon_s > problem.window_s:
+        quanta = max(quanta, min(width, problem.quanta_to_end(work[0], left_s)))
+    shares = fill(quanta, len(work), width)
     return [q if problem.factor[q] > 0 and w / problem.factor[q] <= left_s else 0 for q, w in zip(shares, work, strict=True)]
 
 
@@ -490,7 +508,8 @@ def _timeline_of(problem: Problem, run: WindowRun, snapshot: Snapshot) -> Timeli
         tuple(int(h.train_pct) // step for h in first.held),
         tuple(known.get(h.retrain or "") for h, known in zip(first.held, names, strict=True)),
     )
-    value = run.quality * len(run.mean_quality) * problem.window_s
+    later = problem.inference.table(np.array([run.end_quality])).value[0, -1] * (problem.horizon_s - problem.window_s)
+    value = run.quality * len(run.mean_quality) * problem.window_s + float(later)
     return Timeline(value if kept else -np.inf, run.mean_quality, (phase,))
 
 

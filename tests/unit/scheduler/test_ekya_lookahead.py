@@ -155,6 +155,37 @@ def test_corners() -> None:
         lookahead(replace(snapshot_of(view("A", 0.5)), quantum_pct=0))
 
 
+def test_what_serves_on_after_the_window_makes_a_late_retraining_worth_it() -> None:
+    """Five cameras have no spare share. A GPU-second costs 2.5 (10 % take 0.25 from one of them), 20 of them 50; +0.4 for what is left
+    of 100 s brings 40 at most, and 40 more when the next 100 s count."""
+    short = snapshot_of(view("a", 0.5, (0.9, 20.0)), *(view(name, 0.5) for name in "bcde"))
+    assert shares(lookahead(short))[0][2] is None
+    later = lookahead(replace(short, later_s=100.0))
+    assert shares(later)[0][2] == "a0"
+    assert (
+        later.expected_quality < lookahead(short).expected_quality
+    )  # it is the window's alone: what comes later is not seen now
+
+
+def test_a_retraining_that_ends_after_the_window_is_worth_nothing_later_either() -> None:
+    impossible = replace(snapshot_of(view("a", 0.5, (0.9, 120.0))), later_s=1e6)
+    assert shares(lookahead(impossible))[0][2] is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(streams=4), st.sampled_from([10.0, 200.0]))
+def test_what_counts_later_is_told_apart_from_the_window(snapshot: Snapshot, later_s: float) -> None:
+    """A timeline's value is its window's integral plus what its last models are worth later; its means are the window's."""
+    problem = Problem(replace(snapshot, later_s=later_s))
+    timeline = play(problem, list_of(problem, 1), problem.width_max)
+    plain = Problem(snapshot)
+    window = sum(timeline.mean_quality) * snapshot.remaining_s
+    best = float(
+        plain.inference.table(plain.models([max(o, key=lambda j: j.end) for o in plain.options if o])[None, :]).value[0, -1]
+    )
+    assert window - 1e-6 <= timeline.value <= window + later_s * max(best, float(plain.after(())[1].value[0, -1])) + 1e-6
+
+
 def test_filling_a_list() -> None:
     assert fill(7, 3, 3) == [3, 3, 1]
     assert fill(2, 3, 3) == [2, 0, 0]

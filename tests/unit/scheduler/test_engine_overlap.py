@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -42,11 +43,11 @@ def profile(engine: BoxEngine, camera: str, at_s: float, gain: float = 0.1) -> l
     return list(engine.handle(done))
 
 
-def of(kind: type, commands: list[object]) -> list[object]:
+def of(kind: type, commands: Sequence[object]) -> list[object]:
     return [c for c in commands if isinstance(c, kind)]
 
 
-def shares(commands: list[object]) -> dict[str, float]:
+def shares(commands: Sequence[object]) -> dict[str, float]:
     return dict(of(SetShares, commands)[-1].shares_pct)  # type: ignore[attr-defined]
 
 
@@ -68,6 +69,29 @@ def test_its_retraining_begins_before_the_other_is_labelled_and_has_the_share_of
     given = shares(commands)
     assert given["b/train/1"] > given["a/label/1"]
     assert sum(given.values()) <= 100
+
+
+def test_a_retraining_has_all_of_the_share_of_what_learns_because_others_wait_behind_it() -> None:
+    """The plan alone would train slowly, where that costs inference nothing; b is to be through before a's turn."""
+    engine, _ = begun()
+    label(engine, "b", 5)
+    before_pct = engine.state.prep_pct
+    plan = of(ReportPlan, profile(engine, "b", 8))[-1].plan  # type: ignore[attr-defined]
+    assert sum(s.train_pct for s in plan.streams) >= int(before_pct) > 0
+    assert sum(s.infer_pct + s.train_pct for s in plan.streams) + plan.spare_pct == 100
+
+
+def test_a_turn_that_would_not_end_in_the_window_is_not_begun() -> None:
+    """b's retraining took until shortly before the end: labels for a would be of no use any more."""
+    engine, _ = begun()
+    label(engine, "b", 5)
+    profile(engine, "b", 8)
+    assert engine.state.active is not None  # a's labels wait for b
+    engine, _ = begun()
+    label(engine, "b", 98)
+    commands = profile(engine, "b", 99)
+    assert not of(StartLabelling, commands)
+    assert "no time" in engine.state.streams["a"].remark
 
 
 def test_preparation_has_its_share_again_when_nothing_is_retrained() -> None:
@@ -162,3 +186,16 @@ def test_the_first_model_is_there_before_the_last_labels_and_nobody_is_left_out(
         order = [(type(c).__name__, getattr(c, "window", None)) for c in ran.world.done]
         last_labels = max(i for i, what in enumerate(order) if what == ("StartLabelling", 0))
         assert (order.index(("StartRetraining", 0)) < last_labels) == beside_labels
+
+
+@pytest.mark.parametrize("window_s", [14.0, 20.0])
+def test_a_device_that_is_short_of_everything_still_teaches_somebody(window_s: float) -> None:
+    """A turn takes 7.4 GPU-s of a window of 14 or 20 and there are four cameras: an even part of the labels for everybody left nothing
+    to retrain with. Now one camera after the other learns."""
+    ran = run(
+        LearningWorld(), windows=3, cameras=("a", "b", "c", "d"), overlap=True, prep_auto=True, drift=False, reuse=False,
+        policy="lookahead", label_frames=20, window_s=window_s, first_window_s=window_s,
+    )  # fmt: skip
+    assert ran.swaps()
+    if window_s == 20.0:
+        assert len({swap.stream for swap in ran.swaps()}) >= 3

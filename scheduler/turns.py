@@ -1,0 +1,162 @@
+"""Whose turn it is in a window, with how many labels, and on what share: where retrainings begin beside preparation. Ours.
+
+A camera's turn is all that its learning takes: labels, profile, retraining, gate. On a device that is short not everybody can have one,
+so turns are what is planned, not labels: an even part of the labels for everybody buys retrainings for nobody. Three things are chosen
+together, because each depends on the others: the share of all that learns, the labels of a turn, and how many turns are taken.
+
+With turns in the order of gain per GPU-second, f_i when the i-th of them ends, T the time left and Q(c) the cameras' quality when
+inference has c (`scheduler.prep_share`), the choice is the share p, the labels n and the number k that are best in
+
+    sum over i <= k of  g_i(n) * ((T - f_i) / T + later)  -  (Q(capacity) - Q(capacity - p)) * f_k / T
+
+g(n): what n labels win of what all that are wanted win, n / (n + HALF_LABELS) in proportion (docs/retraining.md: where there was much to
+win a quarter of the data won all of it, where there was little a third). So one camera with much to win has its turn with few labels
+where four of them would have had none, and cameras whose gain is not worth the inference that it costs wait. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler.prep_share import LATER_WINDOWS, Watched, shown_quality
+
+#: So many labels win half of what endless ones would.
+HALF_LABELS = 5
+#: Steps in which labels are tried.
+LABEL_STEP = 2
+#: What a retraining wins of what is missing to quality 1, for a camera that never had one and before the fleet has shown it; it counts
+#: as much as what was seen of so much missing quality (two cameras of quality 0.5).
+FIRST_FRAC, FIRST_WEIGHT = 0.25, 1.0
+#: What is left to win after a retraining, as a part of what it won: on real cameras the next one wins less than half of it.
+LEFT_FRAC = 0.5
+#: What a camera's turn is worth at least, for every window it has waited: a drift that no look has seen is found.
+MEASURED_GAIN = 0.004
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What a camera's learning takes and promises. gain: with `most` labels, 0-1; label_gpu_s: of one label and learning from it;
+    fixed_gpu_s: of all the rest (profile, gate)."""
+
+    id: str
+    gain: float
+    label_gpu_s: float
+    fixed_gpu_s: float
+    least: int
+    most: int
+
+    def frames(self, wanted: int) -> int:
+        return min(self.most, max(self.least, wanted))
+
+    def gpu_s(self, wanted: int) -> float:
+        return self.fixed_gpu_s + self.frames(wanted) * self.label_gpu_s
+
+    def gain_of(self, wanted: int) -> float:
+        return self.gain * part_won(self.frames(wanted)) / max(part_won(self.most), 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """frames: (camera, labels) of those whose turn it is, in order; ends_s: when the last one should be through, from now on."""
+
+    share_pct: float
+    frames: tuple[tuple[str, int], ...] = ()
+    ends_s: float = 0.0
+
+
+def part_won(labels: int) -> float:
+    """Of what endless labels would win (0-1)."""
+    return labels / (labels + HALF_LABELS)
+
+
+def first_frac(won: Sequence[tuple[float, float]]) -> float:
+    """What a first retraining wins of what is missing to quality 1. won: (missing quality, gain) of the first one of every camera of the
+    box that had one: the cameras of a site are like each other, so what some have won tells what the next one may."""
+    missing = FIRST_WEIGHT + sum(max(0.0, m) for m, _ in won)
+    return max(0.0, FIRST_FRAC * FIRST_WEIGHT + sum(gain for _, gain in won)) / missing
+
+
+def left_to_win(gains: Sequence[float]) -> float:
+    """By what a camera's newest retraining won; gains: newest last, at least one."""
+    return LEFT_FRAC * max(0.0, gains[-1])
+
+
+def expected_gain(gains: Sequence[float], quality: float, frac: float, *, drifted: bool) -> float:
+    """What learning from this window should bring a camera that is examined in full. gains: what its retrainings won, newest last;
+    frac: what a first one wins of what is missing (`first_frac`). One that has just won much has less left to win, or those that
+    never had their turn would wait behind it for ever; one that has drifted since may win again what a first one does, in part."""
+    most = frac * max(0.0, 1.0 - quality)
+    if not gains:
+        return most
+    return min(most, max(left_to_win(gains), LEFT_FRAC * most if drifted else 0.0))
+
+
+def choose(
+    turns: Sequence[Turn], watched: Sequence[Watched], *, left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
+    speed_frac: float = 1.0,
+) -> Chosen:  # fmt: skip
+    """The best of all that may be done; of equals the smallest share, then the fewest labels. left_s: until the window ends; most_s: by
+    then the last turn must be through; shares_pct: what may be chosen, rising, at least one; speed_frac: part of a promise that this
+    machine delivers.
+
+    Where no turn fits, or none is worth it, the most promising camera still has its fewest labels (none where nobody promises
+    anything), on the share that would be best if there were time: a machine that seems too slow would else never be seen to be
+    faster again."""
+    if left_s <= 0 or not turns:
+        return Chosen(share_pct=shares_pct[0])
+
+    def found(among: Sequence[Turn], most_s: float) -> Chosen:
+        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac)
+
+    best = found(turns, most_s)
+    first = _in_order(turns, min(t.least for t in turns))[0]
+    if best.frames or first.gain <= 0:
+        return best
+    return replace(found([replace(first, most=first.least)], math.inf), frames=((first.id, first.least),))
+
+
+def _best(
+    turns: Sequence[Turn], watched: Sequence[Watched], left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
+    speed_frac: float,
+) -> Chosen:  # fmt: skip
+    best, best_value = Chosen(share_pct=shares_pct[0]), 0.0
+    undisturbed = shown_quality(watched, capacity_pct)
+    orders = [(wanted, _in_order(turns, wanted)) for wanted in _labels(turns)]
+    for share_pct in shares_pct:
+        rate = share_pct / 100 * speed_frac
+        lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct)) / left_s
+        for wanted, order in orders:
+            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)
+            if value > best_value + 1e-9:
+                best_value = value
+                frames = tuple((turn.id, turn.frames(wanted)) for turn in order[:count])
+                best = Chosen(share_pct=share_pct, frames=frames, ends_s=ends_s)
+    return best
+
+
+def _labels(turns: Sequence[Turn]) -> list[int]:
+    least, most = min(t.least for t in turns), max(t.most for t in turns)
+    return [*range(least, most, LABEL_STEP), most]
+
+
+def _in_order(turns: Sequence[Turn], wanted: int) -> list[Turn]:
+    return sorted(turns, key=lambda t: (-t.gain_of(wanted) / max(t.gpu_s(wanted), 1e-9), t.gpu_s(wanted), t.id))
+
+
+def _best_count(
+    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, *, left_s: float, most_s: float
+) -> tuple[float, int, float]:
+    """(value, turns, seconds) of the best number of turns from the front. One that does not end in time is left out, with all behind it:
+    who comes next is cheaper by chance only."""
+    best, gained, ends_s = (0.0, 0, 0.0), 0.0, 0.0
+    for number, turn in enumerate(order, start=1):
+        ends_s += turn.gpu_s(wanted) / max(rate, 1e-9)
+        if ends_s > most_s:
+            break
+        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS)
+        value = gained - lost_per_s * ends_s
+        if value > best[0] + 1e-12:
+            best = (value, number, ends_s)
+    return best
