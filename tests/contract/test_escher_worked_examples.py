@@ -27,11 +27,12 @@ from cluster.escher.policies.turnstile import mutex, queue
 from cluster.escher.wishes import Where, Wish
 from configs.errors import UsageError
 from tests.support.fleet_engines import BENCHES, CPU, MARKERS, Bench
+from tests.support.pace import slowness
 
 APP = "app"
-#: Virtual seconds per look at the engine, and real ones between two looks.
+#: Virtual seconds per look at the engine, and real ones between two looks: as many more as the machine is slower.
 TICK_S = 0.1
-REAL_S = {"local": 0.0005, "kubernetes": 0.004}
+REAL_S = {"local": 0.0005, "kubernetes": 0.004, "ray": 0.02}
 
 
 def benches() -> list[object]:
@@ -52,6 +53,7 @@ class Play:
         self.escher = Escher(bench.engine)
         self.now_s = 0.0
         self.tasks: list[str] = []
+        self.real_s = REAL_S[bench.engine.name] * (slowness() if bench.engine.name == "ray" else 1.0)
         self.escher.register(APP, 0.0)
 
     def drive(self, condition: Callable[[], bool], *, looks: int = 1500) -> bool:
@@ -61,7 +63,7 @@ class Play:
             if condition():
                 return True
             self.now_s += TICK_S
-            time.sleep(REAL_S.get(self.engine.name, 0.02))
+            time.sleep(self.real_s)
         return False
 
     def settle(self) -> None:
