@@ -64,7 +64,8 @@ class Site:
 
     def brightness(self, camera: str) -> tuple[float, float]:
         """Of the left and the right half of its newest picture, 0-255."""
-        jpeg = self.ask("GET", f"cameras/{camera}/picture.jpg?boxes=false").content
+        path = f"cameras/{camera}/picture.jpg?boxes=false"
+        jpeg = eventually(lambda: (got := self.ask("GET", path)).status_code == 200 and got.content, "a picture")
         image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
         middle = image.shape[1] // 2
         return float(image[:, : middle - 8].mean()), float(image[:, middle + 8 :].mean())
