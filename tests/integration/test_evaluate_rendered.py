@@ -15,7 +15,7 @@ from streams.rendered.scene import RenderedScene
 from tests.support.evaluation import cost_file
 
 pytestmark = pytest.mark.slow
-FRAMES = 60
+FRAMES = 96
 SECONDS_PER_FRAME = 2.0
 
 
@@ -31,7 +31,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_retraining_on_rendered_footage_pays(night: Path, tmp_path: Path) -> None:
     answer = evaluate_command(
         videos=[night], edge="tinydet-edge", golden="tinydet-golden", policies="thief-repeat,no-retrain",
-        options=EvaluateOptions(windows=3, candidates=14, judged=6), costs=cost_file(tmp_path),
+        options=EvaluateOptions(windows=3, candidates=18, judged=12), costs=cost_file(tmp_path),
         retrain=(RetrainConfig(name="all", epochs=8, batch=4, lr=2e-3),), cache=tmp_path / "cache",
     )  # fmt: skip
     thief, never = answer["policies"]
