@@ -188,7 +188,8 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
 
 
 def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> turns.Turn:
-    """All that the camera's learning takes, by what is known of it; one that is only measured takes its few labels."""
+    """All that the camera's learning takes, by what is known of it; one that is only measured takes its few labels, one with an offer all or
+    none: few labels let no model in that the camera has not seen (`_own_gains`)."""
     least, most = min(config.min_label_frames, config.label_frames), wanted_labels(stream, config)
     waited = turns.MEASURED_GAIN * (1 + stream.waited)
     if not stream.full:
@@ -200,7 +201,7 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
         id=stream.id, gain=max(waited, gain),
         label_gpu_s=state.golden_gpu_s + _train_gpu_s(stream, config) / max(1, config.label_frames),
         fixed_gpu_s=_profile_gpu_s(stream, state, config, needs) + config.gate_frames * state.golden_gpu_s,
-        least=min(least, most), most=most,
+        least=most if stream.offered else min(least, most), most=most,
     )  # fmt: skip
 
 

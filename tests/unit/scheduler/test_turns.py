@@ -227,6 +227,15 @@ def test_what_one_camera_won_is_expected_of_the_next() -> None:
     assert much > little
 
 
+@pytest.mark.parametrize("seconds", [15, 40, 200])
+def test_an_offered_model_is_judged_by_all_labels_that_are_wanted_or_waits(seconds: float) -> None:
+    waits = camera("a", 0.7, offered=("x",))
+    found = prep.turns_of(state_of(waits, camera("b", 0.6), seconds=seconds), CONFIG, Needs(), 0.0)
+    assert dict(found.frames).get("a", CONFIG.label_frames) == CONFIG.label_frames
+    alone = prep.turns_of(state_of(waits, seconds=seconds), CONFIG, Needs(), 0.0)
+    assert alone.frames == (("a", CONFIG.label_frames),), "nobody else is there to wait for"
+
+
 def test_a_configured_share_is_kept() -> None:
     found = prep.turns_of(state_of(camera("a", 0.2)), replace(CONFIG, prep_auto=False, prep_pct=35), Needs(), 0.0)
     assert found.share_pct == 35
