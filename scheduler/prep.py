@@ -188,8 +188,8 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
 
 
 def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> turns.Turn:
-    """All that the camera's learning takes, by what is known of it; one that is only measured takes its few labels, one with an offer all
-    or none: few labels let no model in that the camera has not seen (`_own_gains`)."""
+    """All that the camera's learning takes, by what is known of it; one that is only measured takes its few labels, one with an offer
+    all or none: few labels let no model in that the camera has not seen (`_own_gains`)."""
     least, most = min(config.min_label_frames, config.label_frames), wanted_labels(stream, config)
     waited = turns.MEASURED_GAIN * (1 + stream.waited)
     if not stream.full:
