@@ -112,6 +112,8 @@ class Listener:
         self._client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
         self._client.on_subscribe = lambda *_: self.subscribed.set()
         self._client.on_disconnect = lambda *_: self.subscribed.clear()
+        self._taken: set[int] = set()
+        self._client.on_publish = lambda _, __, mid, *___: self._taken.add(mid)
         self._client.on_message = lambda _, __, m: self.seen.append((m.topic, m.payload, bool(m.retain)))
         self._client.reconnect_delay_set(1, 1)
         self._client.connect("127.0.0.1", port)
@@ -125,9 +127,11 @@ class Listener:
         return [json.loads(payload) for payload in self.of(ending)]
 
     def publish(self, topic: str, payload: object, *, retain: bool = False) -> None:
-        """Says something itself, and waits until the broker has it; anything but bytes and text as JSON."""
+        """Says something itself, and waits until the broker has it, after a new connection if need be; anything but bytes and text as
+        JSON."""
         body = payload if isinstance(payload, bytes | str) else json.dumps(payload)
-        self._client.publish(topic, body, qos=1, retain=retain).wait_for_publish(WITHIN_S)
+        said = self._client.publish(topic, body, qos=1, retain=retain)
+        eventually(lambda: said.mid in self._taken, f"the broker has taken {topic}")
 
     def close(self) -> None:
         self._client.disconnect()

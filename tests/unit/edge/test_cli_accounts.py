@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from configs.load import parse_config
-from edge import cli_accounts, wiring
+from edge import cli_accounts
 from edge.cli import main
 from edge.clock import SystemClock
 from edge.store.accounts import AccountStore
@@ -24,6 +24,7 @@ from edge.web.accounts import book
 from edge.web.accounts.book import Accounts
 from edge.web.accounts.local import local_token_path
 from edge.web.who import Role
+from edge.wiring import running
 from tests.support.accounts import PASSWORD, QUICK, House, StandingClock, bearer
 
 CODE = re.compile(r"\b[0-9A-Z]{4}(?:-[0-9A-Z]{4}){3}\b")
@@ -188,13 +189,13 @@ def test_a_running_box_heeds_what_was_changed_beside_it(tmp_path: Path, run: Any
 
 def test_the_start_shows_the_code_once(tmp_path: Path) -> None:
     house, said = House(tmp_path, claimed=False), []
-    wiring._say_claim(house.accounts, said.append)
-    wiring._say_claim(house.accounts, said.append)
+    running._say_claim(house.accounts, said.append)
+    running._say_claim(house.accounts, said.append)
     assert CODE.search(said[0])
     assert not CODE.search(said[1])
     assert "driftbox accounts claim-code" in said[1]
     house.accounts.add_user("kim", Role.ADMIN, PASSWORD, by="test", address="")
-    wiring._say_claim(house.accounts, said.append)
+    running._say_claim(house.accounts, said.append)
     assert len(said) == 2
     house.close()
 
@@ -214,12 +215,12 @@ def a_box(folder: Path, store: Store) -> Any:
     ],
 )
 def test_what_the_start_warns_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: str, login: bool, warned: str) -> None:
-    monkeypatch.setattr(wiring.log, "warning", lambda *_: None)
+    monkeypatch.setattr(running.log, "warning", lambda *_: None)
     config = parse_config(f"box: {{data_dir: {tmp_path}}}\nweb: {{{web}}}")
     with Store(tmp_path / "driftbox.db") as store, ExitStack() as stack:
         box = a_box(tmp_path, store)
-        assert (wiring._accounts(box, config) is not None) is login
-        assert wiring._certificates(box, config, stack, lambda text: None) is None
+        assert (running._accounts(box, config) is not None) is login
+        assert running._certificates(box, config, stack, lambda text: None) is None
         told = [note.text for note in store.notes()] + [note.text for _, note in box.runtime.notes]
         assert local_token_path(tmp_path).exists() is login
     assert bool(told) is bool(warned)
@@ -230,6 +231,6 @@ def test_the_start_makes_a_certificate_and_tells_its_fingerprint(tmp_path: Path)
     config = parse_config(f"box: {{data_dir: {tmp_path}}}\nweb: {{host: 0.0.0.0}}")
     said: list[str] = []
     with Store(tmp_path / "driftbox.db") as store, ExitStack() as stack:
-        made = wiring._certificates(a_box(tmp_path, store), config, stack, said.append)
+        made = running._certificates(a_box(tmp_path, store), config, stack, said.append)
         assert made is not None
         assert said == [f"certificate: SHA-256 {made.certificate.fingerprint}"]

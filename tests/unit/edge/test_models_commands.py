@@ -350,7 +350,9 @@ def test_a_network_is_exported_for_other_programs(tiny: Box, tmp_path: Path) -> 
     assert done["file"].endswith("exports/gate-000001.onnx")
     model = onnx.load(done["file"])
     onnx.checker.check_model(model)
-    assert model.graph.input[0].type.tensor_type.shape.dim[1].dim_value == 3
+    given = model.graph.input[0].type.tensor_type
+    assert given.elem_type == onnx.TensorProto.UINT8, "it takes a picture's pixels as they are"
+    assert given.shape.dim[3].dim_value == 3
 
 
 def test_what_cannot_be_made_here_ends_with_3_and_leaves_nothing(tiny: Box) -> None:

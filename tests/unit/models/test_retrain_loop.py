@@ -554,17 +554,22 @@ def test_two_hundred_cancelled_trainings_keep_no_teacher_and_no_memory() -> None
     ALIVE.clear()
     for _ in range(20):
         cancelled()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(200):
-        cancelled()
-    assert len(ALIVE) == 220, "each made a teacher"
+
+    def grown() -> int:
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(200):
+            cancelled()
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return after - before
+
+    # Threads that other tests have left count too: what is kept by the training itself is kept every time.
+    assert min(grown() for _ in range(3)) < 64 * 2**10
+    assert len(ALIVE) == 620, "each made a teacher"
     assert not [ref for ref in ALIVE if ref() is not None], "gone with its generator, without waiting for the collector"
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown < 64 * 2**10
 
 
 @given(

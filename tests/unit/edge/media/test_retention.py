@@ -226,7 +226,9 @@ def test_over_a_year_ages_and_sizes_are_kept_and_files_are_what_the_database_say
     assert year.disk.said == []
 
 
-def test_a_camera_whose_days_change_keeps_its_files_by_the_new_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_camera_whose_days_change_keeps_its_files_by_the_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("edge.media.janitor.log.warning", lambda text, *values: said.append(text % values))
     year = Year(tmp_path, rules=Rules(clip_days=10, snapshot_days=10, max_bytes=10**6))
     year.days = {"gate": 20.0}
     year.record()
@@ -235,7 +237,7 @@ def test_a_camera_whose_days_change_keeps_its_files_by_the_new_ones(tmp_path: Pa
     year.days_problem = ConfigError("the cameras cannot be read", subject="cameras")
     year.pass_s(AGES_S)
     assert year.store.used_bytes() > 0, "what was known holds"
-    assert "the cameras cannot be read" in caplog.text
+    assert any("the cameras cannot be read" in text for text in said)
     year.days_problem, year.days = None, {"gate": 2.0}
     year.pass_s(AGES_S)
     assert year.store.used_bytes() == 0
