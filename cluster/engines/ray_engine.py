@@ -432,13 +432,14 @@ class RayEngine:
 def _answers(node: NodeId) -> bool:
     """Whether its raylet takes a connection. Workers die with their raylet and are heard of at once, the node seconds later: the
     head waits for several missed heartbeats before it gives a node up."""
-    found = [(row["NodeManagerAddress"], row["NodeManagerPort"]) for row in _ray().nodes() if row["NodeID"] == node]
+    row = next((row for row in _ray().nodes() if row["NodeID"] == node), None)
+    if row is None:
+        return False
     try:
-        for address in found:
-            socket.create_connection(address, timeout=_HEAD_S).close()
+        socket.create_connection((row["NodeManagerAddress"], row["NodeManagerPort"]), timeout=_HEAD_S).close()
     except OSError:
         return False
-    return bool(found)
+    return True
 
 
 def _ray() -> Any:

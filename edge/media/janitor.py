@@ -139,11 +139,6 @@ class Janitor:
         elif not self._space.problem or free_bytes >= least * (1 + AGAIN_FRAC):
             self._space.go_on()
 
-    def change(self, rules: Rules) -> None:
-        """Other bounds from now on."""
-        self.keep = replace(self.keep, rules=rules)
-        self._ages_due_s = float("-inf")
-
     def _rests(self, count: int) -> bool:
         """A short rest now and then; whether to stop."""
         self.thread.pulse.beat()
