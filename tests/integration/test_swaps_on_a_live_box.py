@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edge.models_exchange import import_model
-from edge.shadow import ShadowRules
+from edge.shadow import Shadow, ShadowRules
 from edge.store.store import ModelState, Store
 from models.bundle import write_bundle
 from models.detector import Detector, DetectorSpec
@@ -23,7 +23,7 @@ from models.versions import Manifest, read_manifest, save_version
 from scheduler import events as ev
 from scheduler.types import Detections
 from tests.support.fakes import put_fakes_in_the_zoo
-from tests.support.live_box import CONFIG, LiveBox
+from tests.support.live_box import CONFIG, WAIT_S, LiveBox
 from tests.support.served_forms import Served, throws
 
 pytestmark = pytest.mark.slow
@@ -62,24 +62,55 @@ def box_that_serves(tmp_path: Path, twist: Callable[[Detections], Detections], *
     return box
 
 
+def box_that_serves_in_the_shadow(tmp_path: Path, twist: Callable[[Detections], Detections]) -> LiveBox:
+    """The same, but sound until its shadow begins: wrong on every live frame, and on nothing before. Frames alone end that shadow: by
+    time a busy machine, that gives it two or three, would let a blind model pass, as is right for a camera that shows nothing."""
+    begun = threading.Event()
+    box = LiveBox(tmp_path / "data", {"a": "fake"}, config=ALWAYS)
+    box.runtime.parts.serve = lambda trained, camera: Served(trained, twist, 0, once=begun)
+    box.shadow_by(replace(RULES, frames=SURELY, most_s=WAIT_S))
+    worker = box.watched["a"].worker
+    begins = worker.shadow
+
+    def shadow(one: Shadow | None) -> None:
+        begun.set()
+        begins(one)
+
+    worker.shadow = shadow  # type: ignore[method-assign]
+    return box
+
+
 WARM = 2  # predictions before a model meets a live frame
+#: Live frames in which a skill of 0.4 is sure of so many objects that blindness is no chance, however the gate's few frames judged both.
+SURELY = 24
 
 
 @pytest.mark.parametrize(
-    ("twist", "after", "part"),
+    ("twist", "after", "part"), [(throws, 0, "its first run failed: RuntimeError"), (no_numbers, 1, "numbers that are none")]
+)
+def test_a_model_that_fails_in_its_first_runs_is_never_seen(
+    tmp_path: Path, twist: Callable[[Detections], Detections], after: int, part: str
+) -> None:
+    is_never_seen(box_that_serves(tmp_path, twist, after=after), part)
+
+
+@pytest.mark.parametrize(
+    ("twist", "part"),
     [
-        (throws, 0, "its first run failed: RuntimeError"),
-        (throws, WARM, "it failed on a live frame: RuntimeError: the engine was built for another card"),
-        (no_numbers, 1, "numbers that are none"),
-        (no_numbers, WARM, "numbers that are none"),
-        (floods, WARM, "it floods"),
-        (blind, WARM, "it is blind"),
+        (throws, "it failed on a live frame: RuntimeError: the engine was built for another card"),
+        (no_numbers, "numbers that are none"),
+        (floods, f"refused after {SURELY} live frames beside a-000001: it floods"),
+        (blind, f"refused after {SURELY} live frames beside a-000001: it is blind"),
     ],
 )
 def test_a_model_that_does_not_hold_its_own_in_the_shadow_is_never_seen(
-    tmp_path: Path, twist: Callable[[Detections], Detections], after: int, part: str
+    tmp_path: Path, twist: Callable[[Detections], Detections], part: str
 ) -> None:
-    with box_that_serves(tmp_path, twist, after=after) as box:
+    is_never_seen(box_that_serves_in_the_shadow(tmp_path, twist), part)
+
+
+def is_never_seen(box: LiveBox, part: str) -> None:
+    with box:
         failed = box.wait_for(ev.SwapFailed, "a")
         assert part in failed.text
         box.wait(lambda: box.store.model(failed.version).state is ModelState.REJECTED, "the candidate is rejected")

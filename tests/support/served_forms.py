@@ -1,7 +1,8 @@
-"""Served forms that go wrong on purpose, from their so-many-th picture on."""
+"""Served forms that go wrong on purpose, from their so-many-th picture on, or once something has happened."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,18 +16,21 @@ from scheduler.types import Detections
 
 
 class Served(FakeDetector):
-    """A served form that does `twist` to what the trained model says, from its `after`-th picture on."""
+    """A served form that does `twist` to what the trained model says, from its `after`-th picture on, and not before `once` is set."""
 
-    def __init__(self, trained: Detector, twist: Callable[[Detections], Detections], after: int) -> None:
+    def __init__(
+        self, trained: Detector, twist: Callable[[Detections], Detections], after: int, *, once: threading.Event | None = None
+    ) -> None:
         super().__init__()
         self.load_state(trained.state())
-        self._twist, self._after, self._asked = twist, after, 0
+        self._twist, self._after, self._asked, self._once = twist, after, 0, once
         self.closed = False
 
     def predict(self, images: Sequence[np.ndarray], **options: Any) -> list[Detections]:
-        self._asked += len(images)
+        wrong = self._once is None or self._once.is_set()
+        self._asked += len(images) if wrong else 0
         found = super().predict(images, **options)
-        return [self._twist(f) for f in found] if self._asked > self._after else found
+        return [self._twist(f) for f in found] if wrong and self._asked > self._after else found
 
     def close(self) -> None:
         self.closed = True
