@@ -212,7 +212,35 @@ def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, An
         },
         "full_rate_pct": round(sum(map(studio.full_pct, studio.footage)), 1),
         "knobs": {s: {k.name: k.quality_frac for k in studio.knobs(s)} for s in sorted(studio.footage)},
+        "pupils": pupils(results, studio),
     }  # fmt: skip
+
+
+def pupils(results: Sequence[PolicyResult], studio: Studio) -> list[dict[str, Any]]:
+    """Every camera with all that these runs taught it, as `scheduler.ekya.hindsight` reads it: each model's worth in each window."""
+
+    def quality(stream: str, version: str, since: int = 0) -> list[float]:
+        windows = range(studio.options.windows)
+        return [round(studio.window_f1(stream, w, version), 4) if w >= since else 0.0 for w in windows]
+
+    lessons: dict[str, dict[str, dict[str, Any]]] = {stream: {} for stream in sorted(studio.footage)}
+    for training in (t for result in results for t in result.record.trainings if t.version not in lessons[t.stream]):
+        lessons[training.stream][training.version] = {
+            "version": training.version, "parent": training.parent, "window": training.window,
+            "gpu_s": round(training.labels * studio.costs.golden_gpu_s + training.gpu_s, 3),
+            "quality": quality(training.stream, training.version, since=training.window),
+        }  # fmt: skip
+    return [
+        {
+            "id": stream, "base": studio.base_version, "quality": quality(stream, studio.base_version),
+            "knobs": [
+                {"name": k.name, "demand_pct": k.demand_pct, "quality_frac": k.quality_frac, "fps": k.fps}
+                for k in studio.knobs(stream)
+            ],
+            "lessons": list(found.values()),
+        }
+        for stream, found in lessons.items()
+    ]  # fmt: skip
 
 
 def needs_profiles(policy: str) -> bool:

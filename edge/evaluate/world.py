@@ -60,7 +60,8 @@ class Stretch:
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A retraining that ended in time. quality: on the window's evaluation frames, which the box never sees; held_out: on the held-out
-    labels of the window it learned from, which is what its micro-profile predicted (None without such labels)."""
+    labels of the window it learned from, which is what its micro-profile predicted (None without such labels). labels: that it learned
+    from; gpu_s: of the training alone."""
 
     stream: str
     window: int
@@ -68,6 +69,8 @@ class Training:
     parent: str
     version: str
     quality: float
+    labels: int
+    gpu_s: float
     held_out: float | None = None
 
 
@@ -303,7 +306,7 @@ class EvaluateWorld:
             self.record.trainings.append(
                 Training(
                     stream=command.stream, window=command.window + 1, config=config.name, parent=command.version,
-                    version=version, quality=quality, held_out=self._held_out(command, version),
+                    version=version, quality=quality, labels=n_train, gpu_s=total, held_out=self._held_out(command, version),
                 )
             )  # fmt: skip
             return RetrainDone(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge.evaluate import run
 from edge.evaluate.run import PolicyResult, result_json, run_policy
 from edge.evaluate.studio import Studio, StudioSamples
 from edge.evaluate.studio import Work as WorkDone
@@ -20,6 +21,7 @@ from models.fake import FakeDetector
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
 from scheduler.commands import SetShares, SwapModel
+from scheduler.ekya import hindsight
 from scheduler.engine import BoxEngine
 from scheduler.events import BoxStarted, CameraAdded
 from scheduler.sim.driver import VirtualDriver
@@ -56,6 +58,25 @@ def test_every_policy_is_answered_in_the_published_form(studio: Studio, results:
         assert all(len(values) == OPTIONS.windows for values in row["f1_per_window"].values())
         assert [w["window"] for w in row["windows"]] == [0, 1, 2], "the last window is closed too"
     assert answer["costs"]["golden_gpu_s"] == 0.4
+
+
+def test_an_answer_holds_what_every_training_taught_and_what_that_cost(
+    studio: Studio, results: dict[str, PolicyResult]
+) -> None:
+    found = {p.id: p for p in hindsight.pupils_of([run.pupils(list(results.values()), studio)])}
+    assert set(found) == set(studio.footage)
+    trained = {(t.stream, t.version): t for r in results.values() for t in r.record.trainings}
+    assert trained
+    assert {(p.id, lesson.version) for p in found.values() for lesson in p.lessons} == set(trained)
+    for pupil in found.values():
+        assert pupil.quality[1] == pytest.approx(studio.window_f1(pupil.id, 1, studio.base_version), abs=1e-4)
+        for lesson in pupil.lessons:
+            training = trained[pupil.id, lesson.version]
+            assert lesson.quality[training.window] == pytest.approx(training.quality, abs=1e-4)
+            assert lesson.gpu_s == pytest.approx(training.labels * studio.costs.golden_gpu_s + training.gpu_s, abs=1e-3)
+    device = hindsight.Device(window_s=studio.options.window_s)
+    ceiling = hindsight.given(list(found.values()), device)
+    assert hindsight.foreseen(list(found.values()), device).quality <= ceiling + 1e-9
 
 
 def test_retraining_helps_and_nobody_retrains_before_there_is_anything_to_learn_from(results: dict[str, PolicyResult]) -> None:
