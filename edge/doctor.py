@@ -270,7 +270,7 @@ def _own_daemon(config: BoxConfig) -> int | None:
 
 
 def check_mig(config: BoxConfig) -> Finding:
-    """The partitions that the operator has made; the box never changes them."""
+    """The partitions that there are, and what a start would change of them. Changes nothing itself."""
     from edge.gpu.choose import chosen_instance, why_not
 
     survey = survey_gpus()
@@ -283,8 +283,21 @@ def check_mig(config: BoxConfig) -> Finding:
     lacking = why_not(config.gpus, survey)
     if lacking is not None:
         return bad("mig", lacking.message, lacking.remedy)
+    if config.gpus.mig_reconfigure:
+        return _own_partition(config, listed)
     chosen = chosen_instance(config.gpus, survey.devices[config.gpus.index])
     return ok("mig", f"the box works in {chosen.uuid if chosen else '?'}; there are {listed}")
+
+
+def _own_partition(config: BoxConfig, listed: str) -> Finding:
+    from edge.gpu.choose import division
+
+    try:
+        with division(config.gpus, config.box.data_dir) as (own, profile):
+            said = own.change(profile).words(profile)
+    except EnvironmentLacking as lacking:
+        return bad("mig", lacking.message, lacking.remedy)
+    return ok("mig", f"{said}; there are {listed or 'none yet'}")
 
 
 def check_clock(config: BoxConfig, clock: Clock | None = None, pause: Callable[[], None] = lambda: time.sleep(0.2)) -> Finding:

@@ -17,6 +17,9 @@ HOST_NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
 
+#: A GPU instance profile ('3g.71gb', '1g.18gb+me', '1g.24gb+me.all'); those of compute instances ('1c.3g.71gb') are none.
+MIG_PROFILE = re.compile(r"[1-9]g\.\d{1,4}gb(?:[+-][a-z]+(?:\.[a-z]+)*)*")
+
 
 class BoxSection(Section):
     """Who this box is and where it keeps its data."""
@@ -44,7 +47,7 @@ class GpusSection(Section):
     backend: Literal["lanes", "mps", "green", "mig", "none"] = setting(
         "lanes",
         text="How shares are kept. `lanes`: one process, iteration by iteration. `mps`: a process per job (NVIDIA MPS). `green`: parts "
-        "of the GPU's multiprocessors. `mig`: in a partition that you have made. `none`: not at all. All but `lanes` and `none` need a "
+        "of the GPU's multiprocessors. `mig`: in a partition of a divided GPU. `none`: not at all. All but `lanes` and `none` need a "
         "GPU.",
     )
     policy: Literal["plan", "fair", "pack", "srtf"] = setting(
@@ -82,10 +85,16 @@ class GpusSection(Section):
         default_text="the largest",
         max_length=100,
     )
-    mig_reconfigure: Literal[False] = setting(
+    mig_reconfigure: bool = setting(
         False,
-        strict=False,
-        text="Whether the box may make or remove MIG partitions. It never does in this release: divide the GPU with nvidia-smi.",
+        text="`mig`: let the box make its own partition, of `mig_profile`, when it starts, and remove it when another is wanted. It "
+        "touches no partition that it did not make, and nothing while others compute on the GPU. Needs root, and MIG mode on.",
+    )
+    mig_profile: str = setting(
+        "",
+        text="Size of the partition that the box makes, as `nvidia-smi mig -lgip` names it, for instance `3g.71gb`.",
+        default_text="none",
+        max_length=40,
     )
 
     @model_validator(mode="after")
@@ -110,6 +119,15 @@ class GpusSection(Section):
             (bool(self.mig_instance) and self.backend != "mig", "mig_instance is for backend mig"),
             (bool(self.mig_instance) and not self.mig_instance.startswith("MIG-"),
              "mig_instance must be the UUID of a partition (MIG-...), as nvidia-smi -L lists it"),
+            (self.mig_reconfigure and self.backend != "mig", "mig_reconfigure is for backend mig"),
+            (self.mig_reconfigure and not self.mig_profile,
+             "mig_reconfigure needs mig_profile: the size of the partition that the box makes, for instance 3g.71gb"),
+            (bool(self.mig_profile) and not self.mig_reconfigure,
+             "mig_profile is what the box makes: set mig_reconfigure to true, or leave it out"),
+            (bool(self.mig_profile) and not MIG_PROFILE.fullmatch(self.mig_profile),
+             "mig_profile must be a profile as nvidia-smi mig -lgip names it, for instance 3g.71gb"),
+            (self.mig_reconfigure and bool(self.mig_instance),
+             "mig_instance names a partition that you have made, and with mig_reconfigure the box makes its own: leave one out"),
         )  # fmt: skip
 
 

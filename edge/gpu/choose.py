@@ -9,8 +9,10 @@ The one place that imports the backends. CUDA is imported only when the configur
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import EnvironmentLacking
 from configs.schema import GpusSection
@@ -21,6 +23,10 @@ from edge.gpu.device_clock import DeviceClock, timed
 from edge.gpu.nvml import Gpu, MigInstance, Survey
 from scheduler.pacing import PacingMode
 
+if TYPE_CHECKING:
+    from edge.gpu.mig_card import Profile
+    from edge.gpu.mig_division import Division
+
 CPU_INSTEAD = "or compute on the CPU: gpus.device: cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -29,9 +35,19 @@ Look = Callable[[], Survey]
 
 
 def why_not(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
-    """What keeps this machine from doing what `gpus` asks; None: nothing that can be seen from here."""
+    """What keeps this machine from doing what `gpus` asks; None: nothing that can be seen from here. Of a partition that the box is to
+    make itself only the GPU is looked at, until it is named (`divided`)."""
     if gpus.device == "cpu":
         return None
+    lacking = _no_gpu(gpus, survey)
+    if lacking is not None or (gpus.mig_reconfigure and not gpus.mig_instance):
+        return lacking
+    gpu = survey.devices[gpus.index]
+    return _divided(gpus, gpu) if gpus.backend == "mig" else _whole(gpus, gpu)
+
+
+def _no_gpu(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
+    """Whether the configured one is there and sound."""
     if survey.reason:
         return EnvironmentLacking(
             f"gpus.device is cuda, but {survey.reason}",
@@ -53,7 +69,7 @@ def why_not(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
             remedy=gpu.remedy,
             code=gpu.code,
         )
-    return _divided(gpus, gpu) if gpus.backend == "mig" else _whole(gpus, gpu)
+    return None
 
 
 def _whole(gpus: GpusSection, gpu: Gpu) -> EnvironmentLacking | None:
@@ -74,8 +90,8 @@ def _divided(gpus: GpusSection, gpu: Gpu) -> EnvironmentLacking | None:
         state = "has no partition" if gpu.facts.mig else "is not divided"
         return EnvironmentLacking(
             f"{where} {state}, and gpus.backend is mig", subject="gpus.backend", code="no_partition",
-            remedy=f"divide it yourself (sudo nvidia-smi -i {gpus.index} -mig 1, then sudo nvidia-smi mig -cgi PROFILE -C), "
-            "or set gpus.backend to lanes",
+            remedy=f"divide it yourself (sudo nvidia-smi -i {gpus.index} -mig 1, then sudo nvidia-smi mig -cgi PROFILE -C), let the box "
+            "do it (gpus.mig_reconfigure, gpus.mig_profile), or set gpus.backend to lanes",
         )  # fmt: skip
     part = chosen_instance(gpus, gpu)
     if part is None:
@@ -83,6 +99,11 @@ def _divided(gpus: GpusSection, gpu: Gpu) -> EnvironmentLacking | None:
             f"{where} has no partition {gpus.mig_instance}", subject="gpus.mig_instance", code="no_partition",
             remedy=f"name one of {', '.join(i.uuid for i in gpu.instances)}; without gpus.mig_instance the largest is used",
         )  # fmt: skip
+    return too_small(gpus, part)
+
+
+def too_small(gpus: GpusSection, part: MigInstance) -> EnvironmentLacking | None:
+    """What is promised and a partition does not have."""
     if gpus.capacity_pct > part.size_pct:
         return EnvironmentLacking(
             f"gpus.capacity_pct is {gpus.capacity_pct}, and the partition {part.name} is {part.size_pct:.0f} pct of its GPU",
@@ -106,14 +127,43 @@ def chosen_instance(gpus: GpusSection, gpu: Gpu) -> MigInstance | None:
     return max(named, key=lambda i: (i.slices, i.memory_total_mib, i.uuid), default=None)
 
 
+@contextmanager
+def division(gpus: GpusSection, data_dir: Path, library: Any = None) -> Iterator[tuple[Division, Profile]]:
+    """For a box that may divide its GPU: who does it, and the profile that is wanted. Raises EnvironmentLacking where that cannot be
+    made or would not be enough."""
+    from edge.gpu.mig_card import Card
+    from edge.gpu.mig_division import Division
+
+    with Card(gpus.index, library) as card:
+        card.must_be_on()
+        own = Division(card, data_dir)
+        profile = own.profile(gpus.mig_profile)
+        lacking = too_small(gpus, card.would_be(profile))
+        if lacking is not None:
+            raise lacking
+        yield own, profile
+
+
+def divided(gpus: GpusSection, data_dir: Path, library: Any = None) -> GpusSection:
+    """Sees to the box's own partition, and names it. Raises EnvironmentLacking, StorageError; the GPU is then as it was."""
+    with division(gpus, data_dir, library) as (own, profile):
+        return gpus.model_copy(update={"mig_instance": own.carry_out(profile)})
+
+
 def build_backend(
-    gpus: GpusSection, *, data_dir: Path, clock: Clock, look: Look, environ: MutableMapping[str, str] | None = None
-) -> ComputeBackend:
-    """The backend, started. look: what the GPUs say; data_dir: where a daemon of ours keeps its own. Raises EnvironmentLacking (exit
-    code 3) when the machine cannot do what is configured. Must run before CUDA is used: which device the process sees is set in its
-    environment, by UUID, because CUDA counts devices in another order than the driver."""
+    gpus: GpusSection, *, data_dir: Path, clock: Clock, look: Look, look_anew: Look | None = None,
+    environ: MutableMapping[str, str] | None = None, library: Any = None,
+) -> ComputeBackend:  # fmt: skip
+    """The backend, started. look: what the GPUs say; look_anew: the same, asked now (default: look); data_dir: where a daemon or a
+    partition of ours is noted; library: pynvml or something like it. Raises EnvironmentLacking (exit code 3) when the machine cannot do
+    what is configured. Must run before CUDA is used: which device the process sees is set in its environment, by UUID, because CUDA
+    counts devices in another order than the driver."""
     survey = look()
     problem = why_not(gpus, survey)
+    if problem is None and gpus.mig_reconfigure:
+        gpus = divided(gpus, data_dir, library)
+        survey = (look_anew or look)()
+        problem = why_not(gpus, survey)
     if problem is not None:
         raise problem
     if gpus.device == "cpu":

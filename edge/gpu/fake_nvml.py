@@ -10,11 +10,15 @@ one; keys as the fields of `FakeGpu` and `FakeMig`, faults as the arguments of `
     {"gpus": [{"name": "NVIDIA H200", "mig": [{"profile": "3g.71gb", "slices": 3, "memory_mib": 71000}]}],
      "faults": [{"function": "nvmlInit", "error": "DRIVER_NOT_LOADED"}]}
 
-Constants and the error class are pynvml's own (importing it needs no driver), so a wrong name here is a failing test.
+It can be divided: GPU instances and compute instances are made and removed as a driver does, in the slices of compute and memory that
+`PROFILES` names. Constants, structures and the error class are pynvml's own (importing it needs no driver), so a wrong name here is a
+failing test.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -25,11 +29,22 @@ from typing import Any
 from configs.errors import UsageError
 
 MIB = 2**20
+#: What a divided GPU offers (an H200's): NVML's number of the profile, its id for the driver, name, slices of compute (of 7) and of
+#: memory (of 8), MiB.
+PROFILES = (
+    (0x0, 19, "1g.18gb", 1, 1, 18_000),
+    (0x1, 14, "2g.35gb", 2, 2, 35_000),
+    (0x2, 9, "3g.71gb", 3, 4, 71_000),
+    (0x3, 5, "4g.71gb", 4, 4, 71_000),
+    (0x4, 0, "7g.141gb", 7, 8, 141_000),
+)
+COMPUTE_SLICES, MEMORY_SLICES = 7, 8
 
 
 @dataclass(kw_only=True)
 class FakeMig:
-    """One partition. compute_slices: of its compute instance, when that is smaller than the GPU instance."""
+    """One partition. compute_slices: of its compute instance, when that is smaller than the GPU instance; number: of the GPU instance,
+    0: one more than its place in the list; bare: it has no compute instance (and is no MIG device); processes: as of a GPU."""
 
     profile: str = "1g.18gb"
     slices: int = 1
@@ -37,12 +52,16 @@ class FakeMig:
     used_mib: int = 0
     compute_slices: int | None = None
     uuid: str = ""
+    number: int = 0
+    bare: bool = False
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
 class FakeGpu:
     """One device. throttle: NVML's clock event bits; ecc_errors: uncorrected, None: no ECC; mig: its partitions, None: it cannot be
-    partitioned or is not; processes: (pid, MiB or None) of those who compute on it."""
+    partitioned or is not; mig_pending: MIG mode is switched at the next reset; processes: (pid, MiB or None) of those who
+    compute on it."""
 
     name: str = "NVIDIA Fake 80GB"
     uuid: str = ""
@@ -55,6 +74,7 @@ class FakeGpu:
     ecc_errors: int | None = 0
     mig: list[FakeMig] | None = None
     mig_slots: int = 7
+    mig_pending: bool = False
     processes: list[tuple[int, int | None]] = field(default_factory=list)
 
 
@@ -84,8 +104,8 @@ class FakeNvml:
         self.users = 0  # inits without shutdown
 
     def __getattr__(self, name: str) -> Any:
-        """pynvml's constants and errors, nothing that would ask a driver."""
-        if name.startswith(("NVML_", "NVMLError")):
+        """pynvml's constants, structures and errors, nothing that would ask a driver."""
+        if name.startswith(("NVML_", "NVMLError", "c_nvml")):
             return getattr(self._real, name)
         raise AttributeError(f"the fake NVML has no {name}")
 
@@ -187,20 +207,22 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
         gpu = self._of("nvmlDeviceGetComputeRunningProcesses", handle)
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB) for pid, mib in gpu.processes]
+        found = gpu.processes if handle.part is None else self._part(handle).processes
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB) for pid, mib in found]
 
     def nvmlDeviceGetMigMode(self, device: Any) -> list[int]:
         gpu = self._of("nvmlDeviceGetMigMode", device)
-        mode = self._real.NVML_DEVICE_MIG_DISABLE if gpu.mig is None else self._real.NVML_DEVICE_MIG_ENABLE
-        return [mode, mode]
+        now = int(gpu.mig is not None)  # NVML_DEVICE_MIG_DISABLE, NVML_DEVICE_MIG_ENABLE
+        return [now, 1 - now if gpu.mig_pending else now]
 
     def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int:
         return self._of("nvmlDeviceGetMaxMigDeviceCount", device).mig_slots
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any:
         gpu = self._of("nvmlDeviceGetMigDeviceHandleByIndex", device)
-        if index >= len(gpu.mig or ()):
-            raise self._real.NVMLError(self._real.NVML_ERROR_NOT_FOUND)
+        parts = gpu.mig or []
+        if index >= len(parts) or parts[index].bare:
+            raise self._error("NOT_FOUND")
         return SimpleNamespace(gpu=device.gpu, part=index)
 
     def nvmlDeviceGetAttributes_v2(self, device: Any) -> Any:
@@ -212,7 +234,146 @@ class FakeNvml:
             multiprocessorCount=16 * slices,
         )  # fmt: skip
 
+    # --- pynvml's functions that divide a GPU -------------------------------------------------------------------------
+
+    def nvmlDeviceGetGpuInstanceId(self, device: Any) -> int:
+        self._of("nvmlDeviceGetGpuInstanceId", device)
+        return self._number(device.gpu, self._part(device))
+
+    def nvmlDeviceGetComputeInstanceId(self, device: Any) -> int:
+        self._of("nvmlDeviceGetComputeInstanceId", device)
+        return 0  # one compute instance in each
+
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, device: Any, profile: int, version: int = 2) -> Any:
+        self._divided("nvmlDeviceGetGpuInstanceProfileInfo", device)
+        if version != 2:
+            raise self._error("FUNCTION_NOT_FOUND")
+        found = next((p for p in PROFILES if p[0] == profile), None)
+        if found is None:
+            raise self._error("NOT_SUPPORTED")
+        info = self._real.c_nvmlGpuInstanceProfileInfo_v2_t()
+        info.id, info.sliceCount, info.memorySizeMB, info.name = found[1], found[3], found[5], f"MIG {found[2]}".encode()
+        info.instanceCount = COMPUTE_SLICES // found[3]
+        return info
+
+    def nvmlDeviceGetGpuInstanceRemainingCapacity(self, device: Any, profileId: int) -> int:
+        gpu = self._divided("nvmlDeviceGetGpuInstanceRemainingCapacity", device)
+        return _room(gpu, _profile(profileId))
+
+    def nvmlDeviceGetGpuInstances(self, device: Any, profileId: int, gpuInstancesRef: Any, countRef: Any) -> int:
+        gpu = self._divided("nvmlDeviceGetGpuInstances", device)
+        found = [part for part in gpu.mig or () if part.profile == _profile(profileId)[2]]
+        for place, part in enumerate(found):
+            gpuInstancesRef[place] = self._handle_of(device.gpu, part)
+        countRef._obj.value = len(found)
+        return int(self._real.NVML_SUCCESS)
+
+    def nvmlDeviceGetGpuInstanceById(self, device: Any, gpuInstanceId: int) -> Any:
+        gpu = self._divided("nvmlDeviceGetGpuInstanceById", device)
+        part = next((part for part in gpu.mig or () if self._number(device.gpu, part) == gpuInstanceId), None)
+        if part is None:
+            raise self._error("NOT_FOUND")
+        return self._handle_of(device.gpu, part)
+
+    def nvmlGpuInstanceGetInfo(self, gpuInstance: Any) -> Any:
+        gpu, part = self._instance("nvmlGpuInstanceGetInfo", gpuInstance)
+        info = self._real.c_nvmlGpuInstanceInfo_t()
+        info.id = self._number(gpu, part)
+        info.profileId = next(p[1] for p in PROFILES if p[2] == part.profile)
+        return info
+
+    def nvmlDeviceCreateGpuInstance(self, device: Any, profileId: int) -> Any:
+        gpu = self._divided("nvmlDeviceCreateGpuInstance", device)
+        profile = _profile(profileId)
+        if not _room(gpu, profile):
+            raise self._error("INSUFFICIENT_RESOURCES")
+        parts = gpu.mig
+        assert parts is not None
+        taken = {self._number(device.gpu, part) for part in parts}
+        number = min(set(range(1, len(parts) + 2)) - taken)
+        # As a driver does: the UUID follows from GPU and numbers, so that the same partition, made again, has the same.
+        uuid = f"MIG-fake-{device.gpu}-gi{number}-{profile[2]}"
+        made = FakeMig(profile=profile[2], slices=profile[3], memory_mib=profile[5], number=number, bare=True, uuid=uuid)
+        for place, part in enumerate(parts):  # the numbers of the others stay what they are
+            part.number = self._number(device.gpu, part, place)
+        parts.append(made)
+        return self._handle_of(device.gpu, made)
+
+    def nvmlGpuInstanceDestroy(self, gpuInstance: Any) -> int:
+        gpu, part = self._instance("nvmlGpuInstanceDestroy", gpuInstance)
+        if not part.bare:
+            raise self._error("IN_USE")
+        parts = self.gpus[gpu].mig
+        assert parts is not None
+        for place, other in enumerate(parts):
+            other.number = self._number(gpu, other, place)
+            other.uuid = other.uuid or f"MIG-fake-{gpu}-{place}"
+        parts.remove(part)
+        return int(self._real.NVML_SUCCESS)
+
+    def nvmlGpuInstanceGetComputeInstanceProfileInfo(self, device: Any, profile: int, engProfile: int, version: int = 2) -> Any:
+        """device: the GPU instance; pynvml calls it so."""
+        _, part = self._instance("nvmlGpuInstanceGetComputeInstanceProfileInfo", device)
+        sizes = {0x0: 1, 0x1: 2, 0x2: 3, 0x3: 4, 0x4: 7}  # NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE
+        if engProfile != self._real.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED or version != 2:
+            raise self._error("INVALID_ARGUMENT")
+        if sizes.get(profile, 99) > part.slices:
+            raise self._error("NOT_SUPPORTED")
+        info = self._real.c_nvmlComputeInstanceProfileInfo_v2_t()
+        info.id, info.sliceCount = 100 + profile, sizes[profile]  # not the profile's number, so that the two are not mixed up
+        return info
+
+    def nvmlGpuInstanceCreateComputeInstance(self, gpuInstance: Any, profileId: int) -> Any:
+        gpu, part = self._instance("nvmlGpuInstanceCreateComputeInstance", gpuInstance)
+        slices = {100: 1, 101: 2, 102: 3, 103: 4, 104: 7}.get(profileId)
+        if slices is None or slices > part.slices:
+            raise self._error("INVALID_ARGUMENT")
+        if not part.bare:
+            raise self._error("INSUFFICIENT_RESOURCES")
+        part.bare, part.compute_slices = False, slices
+        return ctypes.cast(self._handle_of(gpu, part), self._real.c_nvmlComputeInstance_t)
+
+    def nvmlGpuInstanceGetComputeInstanceById(self, gpuInstance: Any, computeInstanceId: int) -> Any:
+        _, part = self._instance("nvmlGpuInstanceGetComputeInstanceById", gpuInstance)
+        if part.bare or computeInstanceId != 0:
+            raise self._error("NOT_FOUND")
+        return ctypes.cast(gpuInstance, self._real.c_nvmlComputeInstance_t)
+
+    def nvmlComputeInstanceDestroy(self, computeInstance: Any) -> int:
+        _, part = self._instance("nvmlComputeInstanceDestroy", computeInstance)
+        if part.processes:
+            raise self._error("IN_USE")
+        part.bare = True
+        return int(self._real.NVML_SUCCESS)
+
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _error(self, name: str) -> Exception:
+        made: Exception = self._real.NVMLError(getattr(self._real, f"NVML_ERROR_{name}"))
+        return made
+
+    def _divided(self, function: str, handle: Any) -> FakeGpu:
+        gpu = self._of(function, handle)
+        if gpu.mig is None:
+            raise self._error("NOT_SUPPORTED")
+        return gpu
+
+    def _number(self, gpu: int, part: FakeMig, place: int | None = None) -> int:
+        parts = self.gpus[gpu].mig or []
+        return part.number or 1 + (next(n for n, p in enumerate(parts) if p is part) if place is None else place)
+
+    def _handle_of(self, gpu: int, part: FakeMig) -> Any:
+        """A pointer as a driver gives it out (to nothing): what it is about is in the number."""
+        address = (gpu + 1) * 1000 + self._number(gpu, part)
+        return ctypes.cast(ctypes.c_void_p(address), self._real.c_nvmlGpuInstance_t)
+
+    def _instance(self, function: str, pointer: Any) -> tuple[int, FakeMig]:
+        gpu, number = divmod(ctypes.cast(pointer, ctypes.c_void_p).value or 0, 1000)
+        self._asked(function, gpu - 1)
+        part = next((p for p in self.gpus[gpu - 1].mig or () if self._number(gpu - 1, p) == number), None)
+        if part is None:
+            raise self._error("INVALID_ARGUMENT")
+        return gpu - 1, part
 
     def _part(self, handle: Any) -> FakeMig:
         parts = self.gpus[handle.gpu].mig
@@ -241,6 +402,32 @@ class FakeNvml:
 
 def _gpu(entry: dict[str, Any]) -> FakeGpu:
     parts = entry.get("mig")
-    migs = None if parts is None else [FakeMig(**part) for part in parts]
-    processes = [(int(pid), mib) for pid, mib in entry.get("processes", [])]
-    return FakeGpu(**{**entry, "mig": migs, "processes": processes})
+    migs = None if parts is None else [FakeMig(**{**part, "processes": _processes(part)}) for part in parts]
+    return FakeGpu(**{**entry, "mig": migs, "processes": _processes(entry)})
+
+
+def _processes(entry: dict[str, Any]) -> list[tuple[int, int | None]]:
+    return [(int(pid), mib) for pid, mib in entry.get("processes", [])]
+
+
+def _profile(id: int) -> tuple[int, int, str, int, int, int]:
+    return next(profile for profile in PROFILES if profile[1] == id)
+
+
+def _room(gpu: FakeGpu, profile: tuple[int, int, str, int, int, int]) -> int:
+    """How many more of a profile fit beside what is there."""
+    memory = {name: slices for _, _, name, _, slices, _ in PROFILES}
+    parts = gpu.mig or []
+    compute = COMPUTE_SLICES - sum(part.slices for part in parts)
+    return max(
+        0,
+        min(
+            compute // profile[3], (MEMORY_SLICES - sum(memory.get(part.profile, part.slices) for part in parts)) // profile[4]
+        ),
+    )
+
+
+@functools.cache
+def machine_of(script: str) -> FakeNvml:
+    """The fake of a script, the same one for the whole process: what one part of the program changes, the others see."""
+    return FakeNvml.from_script(script)

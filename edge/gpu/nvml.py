@@ -165,9 +165,9 @@ def nvml_library() -> Any:
     """`pynvml`, or the fake when the environment names a script for it. Raises EnvironmentLacking when the package is missing."""
     script = os.environ.get(FAKE_VARIABLE)
     if script:
-        from edge.gpu.fake_nvml import FakeNvml
+        from edge.gpu.fake_nvml import machine_of
 
-        return FakeNvml.from_script(script)
+        return machine_of(script)
     try:
         import pynvml
     except ImportError:

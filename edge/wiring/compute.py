@@ -42,7 +42,8 @@ OWN = "own"
 def backend_of(config: BoxConfig, clock: Clock, look: Look | None = None) -> ComputeBackend:
     """What keeps the shares of this box. look: the newest answer about its GPUs; None: they are asked now. EnvironmentLacking: this
     machine cannot do what is configured."""
-    return build_backend(config.gpus, data_dir=config.box.data_dir, clock=clock, look=look or DeviceReader().read)
+    ask = DeviceReader().read
+    return build_backend(config.gpus, data_dir=config.box.data_dir, clock=clock, look=look or ask, look_anew=ask)
 
 
 @contextlib.contextmanager

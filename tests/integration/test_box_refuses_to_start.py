@@ -153,5 +153,16 @@ def test_a_gpu_that_is_not_divided_into_partitions(
     refused.check(3, "GPU 0 (X1) is not divided", "sudo nvidia-smi -i 0 -mig 1")
 
 
+def test_a_gpu_that_it_may_not_divide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = '{"gpus": [{"name": "X3", "mig": []}], "faults": [{"function": "nvmlDeviceCreateGpuInstance", "error": "NO_PERMISSION"}]}'
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", script)
+    own = "gpus: {device: cuda, backend: mig, capacity_pct: 40, mig_reconfigure: true, mig_profile: 3g.71gb}\nwindow: {prep_pct: 10}"
+    Refused(tmp_path, capsys, CAMERA + own).check(
+        3, "GPU 0 (X3)", "may not divide", "run the box as root", "nvidia-smi mig -i 0 -cgi"
+    )
+
+
 def test_shares_of_a_gpu_that_a_cpu_cannot_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Refused(tmp_path, capsys, CAMERA + "gpus: {backend: green}").check(2, "gpus", "set device to cuda")

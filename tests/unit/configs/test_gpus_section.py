@@ -33,7 +33,12 @@ def problems(gpus: str) -> str:
         ("{max_lanes: 0}", "gpus.max_lanes: must be 1 to 64"),
         ("{memory_mib: 1}", "gpus.memory_mib: must be 64 to"),
         ("{index: -1}", "gpus.index"),
-        ("{mig_reconfigure: true}", "gpus.mig_reconfigure: must be false"),
+        ("{mig_reconfigure: true}", "mig_reconfigure is for backend mig"),
+        ("{device: cuda, backend: mig, mig_reconfigure: true}", "needs mig_profile"),
+        ("{device: cuda, backend: mig, mig_profile: 3g.71gb}", "set mig_reconfigure to true"),
+        ("{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: 1c.3g.71gb}", "a profile as nvidia-smi mig -lgip"),
+        ("{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: half}", "for instance 3g.71gb"),
+        ("{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: 3g.71gb, mig_instance: MIG-1}", "leave one out"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(gpus: str, words: str) -> None:
@@ -47,6 +52,8 @@ def test_what_cannot_be_is_refused_with_its_reason(gpus: str, words: str) -> Non
     [
         "{}", "{backend: none}", "{policy: srtf, max_lanes: 1, memory_mib: 512}", "{device: cuda, backend: mps, memory_mib: 4096}",
         "{device: cuda, index: 3, backend: mig, mig_instance: MIG-5, policy: fair}", "{capacity_pct: 400}",
+        "{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: 3g.71gb}",
+        "{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: 1g.24gb+me.all}",
     ],
 )  # fmt: skip
 def test_what_can_be_is_taken(gpus: str) -> None:

@@ -319,6 +319,20 @@ def test_mig_partitions_are_listed_and_never_made(monkeypatch: pytest.MonkeyPatc
     assert "MIG-fake-0-0" in doctor.check_mig(config()).text
 
 
+def test_a_partition_that_the_box_is_to_make_is_foreseen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "gpus: {device: cuda, backend: mig, capacity_pct: 40, mig_reconfigure: true, mig_profile: PROFILE}\nwindow: {prep_pct: 10}"
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", '{"gpus": [{"name": "X1", "mig": [{"profile": "4g.71gb", "slices": 4}]}]}')
+    found = doctor.check_mig(config(text.replace("PROFILE", "3g.71gb"), tmp_path))
+    assert (found.level, found.text.split(";")[0]) == (Level.OK, "the box makes a partition 3g.71gb when it starts")
+    assert "4g.71gb" in found.text
+    found = doctor.check_mig(config(text.replace("PROFILE", "7g.141gb"), tmp_path))
+    assert (found.level, "no room" in found.text, "smaller" in found.remedy) == (Level.BAD, True, True)
+    assert list(tmp_path.iterdir()) == [], "it changes nothing, and notes nothing"
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", '{"gpus": [{"name": "X2"}]}')
+    found = doctor.check_mig(config(text.replace("PROFILE", "3g.71gb"), tmp_path))
+    assert (found.level, "sudo nvidia-smi -i 0 -mig 1" in found.remedy) == (Level.BAD, True)
+
+
 def test_a_box_that_keeps_no_shares_says_so() -> None:
     found = doctor.check_lanes(config("gpus: {backend: none}"))
     assert (found.level, "wishes" in found.text) == (Level.WARN, True)

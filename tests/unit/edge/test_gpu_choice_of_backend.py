@@ -137,6 +137,47 @@ def test_mig_works_in_the_largest_partition_or_the_one_that_is_named(on_clock: F
     assert chosen_instance(gpus("{device: cuda, backend: mig, mig_instance: MIG-none}"), survey.devices[0]) is None
 
 
+OWN = "{device: cuda, backend: mig, capacity_pct: 40, mig_reconfigure: true, mig_profile: 3g.71gb}"
+
+
+def starts(fake: FakeNvml, text: str, folder: Path, environ: dict[str, str]) -> object:
+    reader = DeviceReader(fake, tell=lambda _: None)
+    old = reader.read()
+    return build_backend(
+        gpus(text), data_dir=folder, clock=FakeClock(), look=lambda: old, look_anew=reader.read, environ=environ, library=fake
+    )
+
+
+def test_a_box_that_may_divide_its_gpu_works_in_the_partition_that_it_made(on_clock: FakeClock, tmp_path: Path) -> None:
+    fake, environ = FakeNvml([FakeGpu(mig=[FakeMig(profile="4g.71gb", slices=4, memory_mib=71_000)])]), dict[str, str]()
+    made = starts(fake, OWN, tmp_path, environ)
+    assert isinstance(made, MigBackend)
+    assert (environ[VISIBLE], made.parts[0].size_pct) == ("MIG-fake-0-gi2-3g.71gb", pytest.approx(300 / 7)), (
+        "not the larger one"
+    )
+    assert starts(fake, OWN, tmp_path, environ)
+    assert len(fake.gpus[0].mig or ()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (OWN.replace("40", "60"), "capacity", "the partition 3g.71gb is 43 pct"),
+        (OWN.replace("}", ", memory_mib: 80000}"), "memory", "has 71000 MiB"),
+        (OWN.replace("3g.71gb", "3g.40gb"), "no_profile", "no MIG profile 3g.40gb"),
+        (OWN.replace("device: cuda", "device: cuda, index: 1"), "mig_off", "GPU 1 (NVIDIA Fake 80GB): MIG mode is off"),
+        (OWN.replace("device: cuda", "device: cuda, index: 2"), "no_gpu", "has 2 GPUs"),
+    ],
+)
+def test_a_partition_that_would_not_do_is_not_made(text: str, code: str, words: str, tmp_path: Path) -> None:
+    fake = FakeNvml([FakeGpu(mig=[]), FakeGpu()])
+    with pytest.raises(EnvironmentLacking) as caught:
+        starts(fake, text, tmp_path, {})
+    assert caught.value.code == code
+    assert words in caught.value.message
+    assert fake.gpus[0].mig == []
+
+
 def test_the_facts_are_those_of_the_newest_look_at_the_configured_device() -> None:
     fake = FakeNvml([FakeGpu(), FakeGpu()])
     reader = DeviceReader(fake)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pynvml
 import pytest
 
 from configs.errors import UsageError
-from edge.gpu import nvml
-from edge.gpu.fake_nvml import FakeGpu, FakeMig, FakeNvml
+from edge.gpu import mig_card, nvml
+from edge.gpu.fake_nvml import PROFILES, FakeGpu, FakeMig, FakeNvml
 from edge.gpu.nvml import BY_CHOICE, DeviceProcess, DeviceReader, DeviceWatch, throttle_words
 
 
@@ -37,6 +38,18 @@ def test_all_that_the_reader_asks_is_asked_of_the_fake_too() -> None:
     used = {name.rstrip(")") for name in used if name.startswith("nvmlDevice")}
     assert len(used) > 12
     assert used <= set(vars(FakeNvml))
+
+
+def test_all_that_is_asked_to_divide_a_gpu_is_asked_of_the_fake_too() -> None:
+    used = set(re.findall(r"\bnvml\w+Instance\w*|\bnvmlDevice\w+", Path(mig_card.__file__).read_text()))
+    assert len(used) > 14
+    assert used <= set(vars(FakeNvml))
+
+
+def test_the_profiles_of_the_fake_are_numbered_as_nvml_does() -> None:
+    for number, _, name, slices, _, _ in PROFILES:
+        assert name.startswith(f"{slices}g.")
+        assert number == getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{slices}_SLICE")
 
 
 def test_every_word_for_a_slow_clock_stands_for_the_bit_of_nvml() -> None:
