@@ -1,10 +1,12 @@
 """`driftbox replay DATA_DIR`: feeds the journal's events to a fresh engine and compares its commands with the recorded ones.
 
-Each journal segment begins with a checkpoint, so each is replayed on its own. Commands are compared as bytes.
+Each journal segment begins with a checkpoint, so each is replayed on its own. Commands are compared as bytes. A journal of an earlier
+version lacks the fields that commands have been given since: they count as written with their defaults.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +90,11 @@ def _first_difference(
     for offset in range(max(len(recorded), len(replayed))):
         old = recorded[offset] if offset < len(recorded) else ""
         new = replayed[offset] if offset < len(replayed) else ""
-        if old != new:
+        if old != new and not _same_since(old, new):
             return Difference(segment=name, line=number + 1 + offset, event=event, recorded=old, replayed=new)
     return None
+
+
+def _same_since(old: str, new: str) -> bool:
+    """Is `old`, which lacks a field or more, the same command? A field that commands have no longer is a difference."""
+    return bool(old and new) and json.loads(old).keys() < json.loads(new).keys() and encode(decode(old)) == new

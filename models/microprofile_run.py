@@ -14,6 +14,7 @@ has a model, a sample and seeds of its own. What we changed:
 - with halving, families that are clearly worse stop at a rung;
 - with `keep_features`, families that train the head alone share one pass of the trunk, with each other and with the serving model, and
   learn from pictures as they are (`models.kept_features`);
+- with `lend` too, only those families are run, where the model has any; the others borrow (`scheduler.ekya.microprofile.options`);
 - with `judged_frac`, families that train more than the head are judged by part of the held-out pictures, beside the serving model on the
   same ones: what counts is the difference, which fewer pictures tell as well.
 """
@@ -36,7 +37,7 @@ from models.retrain import Step, n_replayed, n_used, retrain, student, trains_he
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
 from models.trial_pack import Piece
-from scheduler.ekya.microprofile import families, picture_load, rung_epochs, survivors
+from scheduler.ekya.microprofile import families, lenders, picture_load, rung_epochs, survivors
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
@@ -105,13 +106,14 @@ class ProfileGroup:
         *, epochs: int, data_frac: float, budget_gpu_s: float, seed: int, timer: Timer, yield_point: YieldPoint | None = None,
         n_min: int = N_MIN, scoring: Scoring | None = None, task: Task = DETECTION, replay: Sequence[LabelledImage] = (),
         look_gpu_s: float = 0.0, choose_gpu_s: float = 0.0, halving: bool = False, apart: bool = False,
-        keep_features: bool = False, kept_data_frac: float | None = None, judged_frac: float = 1.0,
+        keep_features: bool = False, kept_data_frac: float | None = None, judged_frac: float = 1.0, lend: bool = False,
     ) -> None:  # fmt: skip
         if apart:
             lock = threading.Lock()
             train, holdout, replay = (_OneAtATime(samples, lock) for samples in (train, holdout, replay))
         self._serving, self._train, self._replay = serving, train, replay
-        self._configs = families(configs) if len(train) and len(holdout) else ()
+        tried = tried_families(serving, configs, lend=lend and keep_features)
+        self._configs = tried if len(train) and len(holdout) else ()
         self._epochs, self._data_frac, self._n_min, self._seed = epochs, data_frac, n_min, seed
         self._budget_gpu_s, self._timer, self._task, self._apart = budget_gpu_s, timer, task, apart
         self._before_gpu_s = (look_gpu_s, choose_gpu_s)
@@ -285,6 +287,7 @@ def microprofile(
     keep_features: bool = False,
     kept_data_frac: float | None = None,
     judged_frac: float = 1.0,
+    lend: bool = False,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
@@ -293,8 +296,8 @@ def microprofile(
     replay: older pictures for the families that replay. look_gpu_s, choose_gpu_s: what a retraining spends before its first epoch on
     its labels, and on choosing what it replays; parts of a trial's init_gpu_s. halving: families that are clearly worse stop after 1, 2,
     4, ... epochs (`scheduler.ekya.microprofile.survivors`); what they showed so far is their trial.
-    keep_features, judged_frac: see the module's text. kept_data_frac: data_frac of the families whose features are kept (default: the
-    same), since a picture more costs them little.
+    keep_features, judged_frac, lend: see the module's text. kept_data_frac: data_frac of the families whose features are kept (default:
+    the same), since a picture more costs them little.
     A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
@@ -302,7 +305,7 @@ def microprofile(
         serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed, timer=timer,
         yield_point=yield_point, n_min=n_min, scoring=scoring, task=task, replay=replay, look_gpu_s=look_gpu_s,
         choose_gpu_s=choose_gpu_s, halving=halving, keep_features=keep_features,
-        kept_data_frac=kept_data_frac, judged_frac=judged_frac,
+        kept_data_frac=kept_data_frac, judged_frac=judged_frac, lend=lend,
     )  # fmt: skip
     try:
         yield from group.prelude()
@@ -312,6 +315,12 @@ def microprofile(
     finally:
         group.close()
     return group.results()
+
+
+def tried_families(serving: Detector, configs: Sequence[RetrainConfig], *, lend: bool) -> tuple[RetrainConfig, ...]:
+    """The families of `configs` that are run for this model, in order: with lend those whose features are kept, where it has any."""
+    keeps = hasattr(serving, "keeping")
+    return lenders(configs, lambda config: keeps and trains_head_only(serving, config)) if lend else families(configs)
 
 
 def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: int = N_MIN) -> int:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
 from scheduler import admission
@@ -62,15 +62,25 @@ def families(state: BoxState, config: EngineConfig) -> Mapping[str, Hashable]:
     return {**microprofile.family_names(own), **known} if own else known
 
 
-def remember_profile(stream: StreamState, state: BoxState, config: EngineConfig, profile: tuple[RetrainOption, ...]) -> None:
+def remember_profile(
+    stream: StreamState,
+    state: BoxState,
+    config: EngineConfig,
+    profile: tuple[RetrainOption, ...],
+    *,
+    spared: Collection[str] = (),
+) -> None:
     """Adds to the camera's profiles, and from time to time shortens its list (Ekya section 4.3: history pruning). What is worth
-    profiling is judged by what predictions are worth, so corrected ones are remembered; those that share a trial go together."""
+    profiling is judged by what predictions are worth, so corrected ones are remembered; those that share a trial go together. spared:
+    names that cost nothing to keep."""
     if not profile:
         return
     stream.profiled += 1
     stream.profiles = [*stream.profiles, profile][-MAX_PROFILES:]
     if config.prune_every and microprofile.prune_due(stream.profiled, config.prune_every):
-        stream.kept = microprofile.prune(stream.profiles, drop_frac=config.prune_frac, families=families(state, config))
+        stream.kept = microprofile.prune(
+            stream.profiles, drop_frac=config.prune_frac, families=families(state, config), spared=spared
+        )
 
 
 def recalled(stream: StreamState) -> tuple[RetrainOption, ...]:

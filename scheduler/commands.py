@@ -82,7 +82,8 @@ class StartProbe(Command):
 @dataclass(frozen=True, kw_only=True)
 class StartProfiling(Command):
     """Try each configuration (one per family, its epochs cut to `epochs`) on `data_frac` of the labelled sample, from `version`;
-    stop after budget_gpu_s. Answer: ProfileDone or JobFailed."""
+    stop after budget_gpu_s. lend: families that train more than the head need no trial where the head's can lend to them. Answer:
+    ProfileDone or JobFailed."""
 
     job: str
     stream: str
@@ -93,6 +94,7 @@ class StartProfiling(Command):
     data_frac: float
     budget_gpu_s: float
     remote: bool = False
+    lend: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -619,11 +619,12 @@ class BoxEngine:
             return
         stream = self.state.streams[event.stream]
         stream.profile_gpu_s = event.gpu_s
-        configs = prep.kept_configs(stream, self.config)
-        stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train)
-        stream.expected = react.expectations(event.trials, configs, n_train=event.n_train)
+        configs, lend = prep.kept_configs(stream, self.config), self.config.profile_lend
+        stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train, lend=lend)
+        stream.expected = react.expectations(event.trials, configs, n_train=event.n_train, lend=lend)
         corrected = belief.corrected(stream, self.state, self.config, calibrate=self._calibrates)
-        belief.remember_profile(stream, self.state, self.config, corrected)
+        spared = microprofile.borrowers(event.trials, configs) if lend else ()
+        belief.remember_profile(stream, self.state, self.config, corrected, spared=spared)
         if corrected:
             stream.profiled_in, stream.profiled_from = self.state.window, stream.quality or 0.0
         self._offer(stream, corrected)

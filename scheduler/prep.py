@@ -391,4 +391,5 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
         configs=microprofile.families(kept_configs(state.streams[task.stream], config)), epochs=config.profile_epochs,
         data_frac=config.profile_data_frac,
         budget_gpu_s=max(0.0, deadline_s - at_s) * task.share_pct / 100 * state.delivered_frac / waiting, remote=needs.remote,
+        lend=config.profile_lend,
     )  # fmt: skip

@@ -26,24 +26,25 @@ _FIT_POINTS = 3
 _PACE_EPOCHS = 2
 
 
-def expectations(trials: Sequence[ProfileTrial], configs: Sequence[RetrainConfig], *, n_train: int) -> dict[str, Expected]:
-    """What each configuration should look like on its way, by name. A trial of one point has no curve, one without a cost per
-    epoch no pace."""
-    runs = {
-        microprofile.family_key(t.config): (t, microprofile.trial_curve(t) if len(t.quality) > 1 else None)
-        for t in trials
-        if t.quality
-    }
+def expectations(
+    trials: Sequence[ProfileTrial], configs: Sequence[RetrainConfig], *, n_train: int, lend: bool = False
+) -> dict[str, Expected]:
+    """What each configuration should look like on its way, by name; with lend also those that borrow (`microprofile.options`). A trial
+    of one point has no curve, one without a cost per epoch no pace."""
+    speaks = microprofile.speaking(trials, configs, lend=lend)
+    runs = {microprofile.family_key(t.config): t for t in speaks.values()}
+    curves = {key: microprofile.trial_curve(t) if len(t.quality) > 1 else None for key, t in runs.items()}
     return {
-        config.name: _expected(*runs[key], config, n_train)
+        config.name: _expected(trial, curves[microprofile.family_key(trial.config)], config, n_train)
         for config in configs
-        if (key := microprofile.family_key(config)) in runs
+        if (trial := speaks.get(config.name))
     }
 
 
 def _expected(trial: ProfileTrial, curve: LearningCurve | None, config: RetrainConfig, n_train: int) -> Expected:
     path = tuple(curve.at(epoch) for epoch in range(config.epochs + 1)) if curve else ()
-    epochs_gpu_s = microprofile.cost_gpu_s(trial, config, n_train) - trial.init_gpu_s
+    load = microprofile.picture_load(config) / microprofile.picture_load(trial.config)  # 1 but for a trial that is borrowed
+    epochs_gpu_s = (microprofile.cost_gpu_s(trial, config, n_train) - trial.init_gpu_s) * load
     return Expected(path=path, epoch_gpu_s=epochs_gpu_s / config.epochs)
 
 

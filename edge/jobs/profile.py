@@ -21,12 +21,12 @@ from scheduler.types import ProfileTrial, RetrainConfig
 def profile_steps(
     samples: Samples, serving: Detector, *, stream: str, window: int, configs: Sequence[RetrainConfig], epochs: int,
     data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], scoring: Scoring,
-    task: Task = DETECTION, yield_point: YieldPoint = no_yield, replay_windows: int = 0, halving: bool = False,
+    task: Task = DETECTION, yield_point: YieldPoint = no_yield, replay_windows: int = 0, halving: bool = False, lend: bool = False,
 ) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:  # fmt: skip
     """Micro-profiling trials of one camera; returns (trials, labelled frames a full retraining would use). Trials learn from what a
     retraining would: labels that were looked at, and older pictures where the configuration replays; those that train the head alone
-    share the trunk's passes (`models.kept_features`). halving: families that are clearly worse stop early. Raises JobError for labels
-    that nothing should be trained on (`models.sanity`)."""
+    share the trunk's passes (`models.kept_features`); lend: and only they are tried, where there are any. halving: families that are
+    clearly worse stop early. Raises JobError for labels that nothing should be trained on (`models.sanity`)."""
     holdout = samples.labelled(stream, [window], "holdout")
     if not len(samples.labelled(stream, [window], "train")) or not len(holdout) or not configs:
         return (), len(samples.labelled(stream, [window], "train"))
@@ -35,7 +35,7 @@ def profile_steps(
         serving, found.train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed,
         timer=timer, yield_point=yield_point, scoring=scoring, task=task, replay=found.replay, halving=halving,
         budget_gpu_s=budget_gpu_s - found.look_gpu_s - found.choose_gpu_s, look_gpu_s=found.look_gpu_s,
-        choose_gpu_s=found.choose_gpu_s, keep_features=True,
+        choose_gpu_s=found.choose_gpu_s, keep_features=True, lend=lend,
     )  # fmt: skip
     return trials, len(found.train)
 
@@ -54,7 +54,7 @@ class ProfiledAtOnce:
 def profile_at_once(
     samples: Samples, serving: Detector, lanes: Sequence[Lane], *, stream: str, window: int, configs: Sequence[RetrainConfig],
     epochs: int, data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], scoring: Scoring,
-    task: Task = DETECTION, replay_windows: int = 0, halving: bool = False, cap: int | None = None,
+    task: Task = DETECTION, replay_windows: int = 0, halving: bool = False, lend: bool = False, cap: int | None = None,
     on_turn: Callable[[Sequence[int]], None] | None = None,
 ) -> ProfiledAtOnce:  # fmt: skip
     """The same trials with the same qualities as `profile_steps`, as many at once as there are lanes and as pay. The calling thread uses
@@ -68,7 +68,7 @@ def profile_at_once(
     group = ProfileGroup(
         serving, found.train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed, timer=timer, yield_point=current,
         scoring=scoring, task=task, replay=found.replay, halving=halving, budget_gpu_s=budget_gpu_s - before_gpu_s,
-        look_gpu_s=found.look_gpu_s, choose_gpu_s=found.choose_gpu_s, keep_features=True,
+        look_gpu_s=found.look_gpu_s, choose_gpu_s=found.choose_gpu_s, keep_features=True, lend=lend,
         apart=len(lanes) > 1,
     )  # fmt: skip
     try:

@@ -19,7 +19,7 @@ only for one that costs no more by its knobs and is better by more than the erro
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.curves import POINT_SD, LearningCurve, curve_sd, fit_curve
@@ -62,6 +62,13 @@ def speakers(configs: Iterable[RetrainConfig]) -> tuple[RetrainConfig, ...]:
     return tuple(chosen.values())
 
 
+def lenders(configs: Iterable[RetrainConfig], cheap: Callable[[RetrainConfig], bool]) -> tuple[RetrainConfig, ...]:
+    """The families to run where those that are not may borrow (`options(lend=True)`): the ones whose trials are `cheap`; all, where none
+    is."""
+    every = families(configs)
+    return tuple(config for config in every if cheap(config)) or every
+
+
 def nearest(config: RetrainConfig, run: Iterable[RetrainConfig]) -> RetrainConfig | None:
     """Of the configurations that were run, the one that tells most about `config`: fewest knobs that differ (the part of the data last),
     then the nearest part of the layers and of the data, then the first."""
@@ -90,35 +97,41 @@ def cost_gpu_s(trial: ProfileTrial, config: RetrainConfig, n_train: int | None =
     return trial.init_gpu_s + config.epochs * trial.gpu_s_per_epoch * samples / max(1, trial.n_profiled)
 
 
+#: How far a family's end lies from that of the one whose curve it borrows (0-1, standard deviation).
+LENT_SD = 0.05
+
+
 def options(
     trials: Sequence[ProfileTrial], candidates: Sequence[RetrainConfig], *, n_train: int | None = None, lend: bool = False
 ) -> tuple[RetrainOption, ...]:
     """What the planner may choose from, in candidate order. A candidate whose family has no run is left out; with lend, it borrows the
-    `nearest` one's curve, and its cost by what an epoch of each trains. Borrowed numbers are to be corrected by history.
+    `nearest` one's curve, its cost by what an epoch of each trains, and is known less well (LENT_SD). What lending adds changes nothing
+    of what was run. Borrowed numbers are to be corrected by history.
 
     A run without points, or with a number that is not finite or a negative cost, counts as none.
 
     n_train: as for `cost_gpu_s`. quality_sd is how well the run's points fix the curve at the candidate's epochs
     (`scheduler.curves.curve_sd`); 0 for a run of one point, of which nothing is known.
     """
-    runs = {family_key(trial.config): trial for trial in trials if _tells(trial)}
-    speaks = {config.name: _speaking(config, runs, lend=lend) for config in candidates}
+    speaks = speaking(trials, candidates, lend=lend)
+    runs = {family_key(trial.config): trial for trial in speaks.values()}
     asked: dict[FamilyKey, set[int]] = {}
     for config in candidates:
-        if trial := speaks[config.name]:
+        if trial := speaks.get(config.name):
             asked.setdefault(family_key(trial.config), set()).add(config.epochs)
     curves = {key: trial_curve(runs[key]) for key in asked}
     sds = {key: _sds(runs[key], epochs) for key, epochs in asked.items()}
-    return tuple(
-        RetrainOption(
-            name=config.name,
-            end_quality=curves[family_key(trial.config)].at(config.epochs),
+
+    def option(config: RetrainConfig, trial: ProfileTrial) -> RetrainOption:
+        key = family_key(trial.config)
+        sd = sds[key][config.epochs]
+        return RetrainOption(
+            name=config.name, end_quality=curves[key].at(config.epochs),
             cost_gpu_s=cost_gpu_s(trial, config, n_train) * picture_load(config) / picture_load(trial.config),
-            quality_sd=sds[family_key(trial.config)][config.epochs],
-        )
-        for config in candidates
-        if (trial := speaks[config.name])
-    )
+            quality_sd=sd if key == family_key(config) else math.hypot(sd, LENT_SD),
+        )  # fmt: skip
+
+    return tuple(option(config, speaks[config.name]) for config in candidates if config.name in speaks)
 
 
 def picture_load(config: RetrainConfig) -> float:
@@ -126,10 +139,21 @@ def picture_load(config: RetrainConfig) -> float:
     return 1.0 + 2.0 * config.layers_frac
 
 
-def _speaking(config: RetrainConfig, runs: Mapping[FamilyKey, ProfileTrial], *, lend: bool) -> ProfileTrial | None:
-    """The run that tells what `config` will come to: its family's, or with lend the nearest one's."""
-    near = nearest(config, [trial.config for trial in runs.values()]) if lend else config
-    return None if near is None else runs.get(family_key(near))
+def speaking(
+    trials: Sequence[ProfileTrial], candidates: Iterable[RetrainConfig], *, lend: bool = False
+) -> dict[str, ProfileTrial]:
+    """Candidate's name -> the run that tells what it will come to: its family's, or with lend the nearest one's. Those of which none
+    tells are left out."""
+    runs = {family_key(trial.config): trial for trial in trials if _tells(trial)}
+    run = [trial.config for trial in runs.values()]
+    near = {config.name: nearest(config, run) if lend else config for config in candidates}
+    return {name: runs[family_key(one)] for name, one in near.items() if one is not None and family_key(one) in runs}
+
+
+def borrowers(trials: Sequence[ProfileTrial], candidates: Iterable[RetrainConfig]) -> frozenset[str]:
+    """Names of the candidates whose own family was not run: with lend they borrow, without they are not on offer."""
+    wanted = tuple(candidates)
+    return frozenset(config.name for config in wanted) - frozenset(speaking(trials, wanted))
 
 
 def family_names(configs: Iterable[RetrainConfig]) -> dict[str, FamilyKey]:
@@ -227,6 +251,7 @@ def prune(
     drop_frac: float = 0.2,
     keep_min: int = 3,
     families: Mapping[str, Hashable] | None = None,
+    spared: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The names that one stream goes on profiling, in the order of the newest window.
 
@@ -238,6 +263,7 @@ def prune(
     families: name -> family (`family_names`). A family shares one run, so that dropping some of its names saves nothing; with
     families, whole ones go: judged by their best member, as many as `drop_frac` of the names allows (at least one), none with
     a member on the newest front.
+    spared: names that stay, with all that share their family: nothing was spent on them (`borrowers`).
     """
     newest = history[-1] if history else ()
     past: dict[str, list[float]] = {}
@@ -249,7 +275,7 @@ def prune(
         groups.setdefault((families or {}).get(option.name, option.name), []).append(option)
     on_front = {option.name for option in pareto_front(newest)}
     worst_first = sorted(
-        (group for group in groups.values() if not any(o.name in on_front for o in group)),
+        (group for group in groups.values() if not any(o.name in on_front or o.name in spared for o in group)),
         key=lambda group: (-min(_mean(past[o.name]) for o in group), -max(o.cost_gpu_s for o in group), group[0].name),
     )
     quota, room = int(drop_frac * len(newest)), len(newest) - keep_min

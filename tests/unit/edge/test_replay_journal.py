@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,50 @@ def test_a_changed_command_is_found_and_named() -> None:
     assert (difference.segment, difference.line) == ("00000001.jsonl", number + 1)
     assert difference.recorded == lines[number]
     assert json.loads(difference.replayed)["spare_pct"] == body["spare_pct"] - 1
+
+
+def without(line: str, *names: str) -> str:
+    """A line as a version wrote it that did not know these fields."""
+    body = json.loads(line)
+    for name in names:
+        del body[name]
+    return json.dumps(body, separators=(",", ":"))
+
+
+def of_before_lending() -> tuple[list[str], int]:
+    """A journal whose configuration and commands know nothing of lending, and where its profile was asked for."""
+    lines = journal(BoxEngine(ENGINE), run_of_a_window())
+    asked = next(i for i, line in enumerate(lines) if '"kind":"StartProfiling"' in line)
+    start = json.loads(lines[0])
+    del start["config"]["profile_lend"]
+    lines[0], lines[asked] = json.dumps(start, separators=(",", ":")), without(lines[asked], "lend")
+    return lines, asked
+
+
+def test_a_journal_from_before_lending_replays_exactly() -> None:
+    lines, _ = of_before_lending()
+    result = replay_lines(lines)
+    assert result.exact
+    assert result.commands == len(lines) - 9
+
+
+def test_what_a_journal_of_another_version_says_must_still_be_the_same() -> None:
+    lines, asked = of_before_lending()
+    other = {**json.loads(lines[asked]), "epochs": 99}
+    gone = {**json.loads(lines[asked]), "thoroughness": 1}
+    for body in (other, gone):
+        changed = [*lines[:asked], json.dumps(body, separators=(",", ":")), *lines[asked + 1 :]]
+        difference = replay_lines(changed).difference
+        assert difference is not None
+        assert difference.line == asked + 1
+
+
+def test_a_box_that_lends_does_not_replay_as_one_that_does_not() -> None:
+    lines = journal(BoxEngine(replace(ENGINE, profile_lend=True)), run_of_a_window())
+    assert replay_lines(lines).exact
+    asked = next(i for i, line in enumerate(lines) if '"kind":"StartProfiling"' in line)
+    lines[asked] = without(lines[asked], "lend")
+    assert not replay_lines(lines).exact, "it was asked to try every family, and would not ask that now"
 
 
 def test_a_missing_command_is_a_difference_but_not_in_the_last_event_of_a_killed_box() -> None:

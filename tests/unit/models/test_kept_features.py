@@ -17,7 +17,7 @@ from models.detector import DetectorSpec
 from models.fake import FakeDetector, scripted_image
 from models.kept_features import KeptFeatures
 from models.labelled import LabelledImage
-from models.microprofile_run import microprofile
+from models.microprofile_run import microprofile, tried_families
 from models.retrain import retrain, student, trains_head_only
 from models.tasks.classification import CLASSIFICATION
 from scheduler.types import Detections, ProfileTrial, RetrainConfig
@@ -225,6 +225,14 @@ def test_families_that_train_the_trunk_run_as_before(serving: Classifier) -> Non
     assert kept[0].quality == plain[0].quality
 
 
+def test_which_families_a_classifier_s_trials_are_of(serving: Classifier) -> None:
+    half, longer = replace(WHOLE, name="half", layers_frac=0.5), replace(HEAD, name="longer", epochs=9)
+    configs = [half, WHOLE, HEAD, longer]
+    assert tried_families(serving, configs, lend=True) == (longer,), "the head's, by its longest"
+    assert tried_families(serving, configs, lend=False) == (half, WHOLE, longer)
+    assert tried_families(serving, [half, WHOLE], lend=True) == (half, WHOLE), "there is nobody to borrow from"
+
+
 def test_the_serving_model_keeps_nothing_afterwards(serving: Classifier) -> None:
     clock = Clock()
     model = counted(serving, clock)
@@ -255,6 +263,50 @@ def test_a_detector_that_cannot_keep_is_tried_as_ever() -> None:
         for keep in (True, False)
     ]  # fmt: skip
     assert ways[0] == ways[1]
+
+
+class Layered(FakeDetector):
+    """A trunk, which does nothing, before the layer that learns."""
+
+    def trainable_layers(self) -> list[torch.nn.Module]:
+        return [torch.nn.Identity(), *super().trainable_layers()]
+
+    def clone(self) -> Layered:
+        return type(self)(skill=self.skill, ceiling=self._ceiling)
+
+
+class Keeping(Layered):
+    """Keeps features, as far as anybody can see."""
+
+    def keeping(self, kept: KeptFeatures) -> Keeping:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("model", "keep", "lend", "names"),
+    [
+        (Keeping, True, True, ["head"]),
+        (Keeping, True, False, ["head", "whole"]),
+        (Keeping, False, True, ["head", "whole"]),  # nothing is kept, so nothing is cheap
+        (Layered, True, True, ["head", "whole"]),
+    ],
+)  # fmt: skip
+def test_only_families_that_cost_little_are_run_alone(model: Any, keep: bool, lend: bool, names: list[str]) -> None:
+    data = [LabelledImage(image=i, labels=t) for i, t in (scripted_image(k) for k in range(20))]
+    head = RetrainConfig(name="head", epochs=3, batch=4, lr=0.02, layers_frac=0.5)
+    whole = replace(head, name="whole", layers_frac=1.0)
+
+    def trials(configs: Sequence[RetrainConfig], lend: bool) -> tuple[ProfileTrial, ...]:
+        return finished(
+            microprofile(
+                model(skill=0.4), data[:12], data[12:], configs, epochs=2, data_frac=1.0, budget_gpu_s=1e9, seed=0,
+                timer=lambda: 0.0, keep_features=keep, lend=lend,
+            )
+        )  # fmt: skip
+
+    found = trials([head, whole], lend)
+    assert [t.config.name for t in found] == names
+    assert found[0] == trials([head], False)[0], "a trial shows the same whoever else is tried"
 
 
 # --- judging by fewer pictures ----------------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from scheduler.curves import LearningCurve, fit_curve
 from scheduler.ekya.baselines import pareto_front
 from scheduler.ekya.microprofile import (
+    LENT_SD,
+    borrowers,
     cost_gpu_s,
     families,
     family_key,
     family_names,
     front_shortfall,
     grouped,
+    lenders,
     nearest,
     options,
     picture_load,
@@ -128,8 +131,41 @@ def test_one_run_lends_to_other_layers_at_their_cost() -> None:
     head, whole = config("head", layers_frac=0.1), config("whole", layers_frac=1.0)
     own, lent = options([trial(head)], [head, whole], lend=True)
     assert lent.end_quality == own.end_quality
+    assert lent.quality_sd == pytest.approx(math.hypot(own.quality_sd, LENT_SD)), "and it is known less well"
     assert lent.cost_gpu_s / own.cost_gpu_s == pytest.approx(3.0 / 1.2)
     assert picture_load(whole) / picture_load(head) == pytest.approx(3.0 / 1.2)
+
+
+def test_where_some_runs_are_cheap_they_lend_and_else_all_are_run() -> None:
+    heads = tuple(c for c in families(GRID) if c.layers_frac < 1)
+    assert lenders(GRID, lambda c: c.layers_frac < 1) == heads
+    assert lenders(GRID, lambda c: False) == families(GRID)
+    assert lenders((), lambda c: True) == ()
+
+
+RUNS = st.lists(st.sampled_from(families(GRID)), unique=True).flatmap(
+    lambda run: st.tuples(*(st.tuples(st.just(c), st.lists(st.floats(0, 1), max_size=4), st.floats(0.01, 9)) for c in run))
+)
+
+
+@given(RUNS, st.sets(st.sampled_from([c.name for c in GRID])))
+def test_lending_adds_to_what_is_on_offer_and_changes_nothing_else(
+    made: tuple[tuple[RetrainConfig, list[float], float], ...], left_out: set[str]
+) -> None:
+    """Whatever was run and is still a candidate: the planner has every option that it would have had, as it was; those that are lent
+    besides are finite, cost something, and are known no better than the lender is at those epochs."""
+    runs = [replace(trial(c), quality=tuple(quality), gpu_s_per_epoch=gpu_s) for c, quality, gpu_s in made]
+    candidates = [c for c in GRID if c.name not in left_out]
+    plain, lent = options(runs, candidates), options(runs, candidates, lend=True)
+    own, borrowed = {o.name for o in plain}, borrowers(runs, candidates)
+    assert [o for o in lent if o.name in own] == list(plain)
+    assert {o.name for o in lent} - own == (borrowed if any(r.quality for r in runs) else set())
+    assert own | borrowed == {c.name for c in candidates}
+    assert max((o.end_quality for o in lent), default=0) >= max((o.end_quality for o in plain), default=0)
+    for option in lent:
+        assert 0 <= option.end_quality <= 1
+        assert 0 < option.cost_gpu_s < math.inf
+        assert option.name in own or option.quality_sd >= LENT_SD
 
 
 def test_nothing_is_borrowed_from_a_run_without_sense() -> None:
@@ -224,6 +260,7 @@ def test_with_families_a_whole_run_is_dropped_or_none() -> None:
     profile = (*PROFILE, option("worst", 0.50, 85))
     assert prune([profile]) == ("cheap", "good", "best", "bad", "worse"), "one name of six, which saves no run"
     assert prune([profile], families=FAMILIES) == ("cheap", "good", "best", "bad"), "one run of three"
+    assert prune([profile], families=FAMILIES, spared=["worse"]) == tuple(o.name for o in profile), "it costs nothing to keep"
     assert prune([PROFILE], families={**FAMILIES, "worse": "y"}) == tuple(o.name for o in PROFILE), "all runs hold a front"
 
 
