@@ -86,6 +86,16 @@ def with_cameras(config: BoxConfig, cameras: Sequence[Mapping[str, Any]], *, sou
     return config.model_copy(update={"cameras": found.cameras})
 
 
+def with_media(config: BoxConfig, media: Mapping[str, Any], *, source: str) -> BoxConfig:
+    """`config` with another `storage.media`, written as in YAML; checked as a file is. Raises ConfigError; its problems name fields by
+    their place in the file, `storage.media.clip_days`."""
+    storage = config.storage.model_dump(mode="json", exclude_unset=True) | {"media": dict(media)}
+    plain = config.model_dump() | {"storage": storage}
+    data = {name: getattr(config, name) for name in plain} | {"storage": storage}
+    found = _validated(data, {}, [], source, plain=plain)
+    return config.model_copy(update={"storage": found.storage})
+
+
 def _validated(
     data: dict[str, Any],
     lines: dict[Loc, int],

@@ -94,7 +94,7 @@ def camera_routes(desk: CameraDesk) -> APIRouter:
     def add_camera(document: Document, request: Request, response: Response) -> Any:
         """A new camera, watched when this answers. Without `id` one is made from its name."""
         _local_only_for_admins(document, request)
-        return _answered(lambda: desk.add(document, by=who_of(request).name), response)
+        return answered(lambda: desk.add(document, by=who_of(request).name), response)
 
     @routes.get("/propose-id")
     def propose_id(name: Annotated[str, Query(max_length=200, description="Name for people.")] = "") -> ProposedId:
@@ -116,7 +116,7 @@ def camera_routes(desk: CameraDesk) -> APIRouter:
             return Probed(onvif=desk.probe_onvif(asked.onvif, user=asked.user, password=asked.password.get_secret_value()))
         local = who_of(request).role >= Role.ADMIN
         given = {"url": url, CREDENTIALS: {"user": asked.user, "password": asked.password.get_secret_value()}}
-        return _answered(lambda: Probed(url=desk.probe(_address(given), transport=asked.transport, local=local)))
+        return answered(lambda: Probed(url=desk.probe(_address(given), transport=asked.transport, local=local)))
 
     @routes.get(
         "/probe/{token}/picture.jpg", response_class=Response, dependencies=[needs(Role.OPERATOR)],
@@ -141,7 +141,7 @@ def camera_routes(desk: CameraDesk) -> APIRouter:
         """Some fields get other values, at once; null: the default, or what the configuration file says. An address whose credentials
         are written `***` keeps them, as long as host and kind are the same."""
         _local_only_for_admins(patch, request)
-        return _answered(lambda: desk.change(camera, patch, by=who_of(request).name, etag=etag_of(if_match)), response)
+        return answered(lambda: desk.change(camera, patch, by=who_of(request).name, etag=etag_of(if_match)), response)
 
     @routes.delete("/{camera}", status_code=204, response_class=Response, **changes)
     def remove_camera(camera: Camera, request: Request, if_match: IfMatch = None) -> Response:
@@ -152,7 +152,7 @@ def camera_routes(desk: CameraDesk) -> APIRouter:
     @routes.post("/{camera}/reset", response_model=CameraInfo | None, **changes)
     def reset_camera(camera: Camera, request: Request) -> Any:
         """Drops what was changed here: as the configuration file says again, or gone (null) when it does not name it."""
-        return _answered(lambda: desk.reset(camera, by=who_of(request).name))
+        return answered(lambda: desk.reset(camera, by=who_of(request).name))
 
     return routes
 
@@ -178,7 +178,7 @@ def _add_command(routes: APIRouter, control: BoxControl, name: str, arguments: t
     )  # fmt: skip
 
 
-def _answered(work: Any, response: Response | None = None) -> Any:
+def answered(work: Any, response: Response | None = None) -> Any:
     """What work gives, with its etag; a document that cannot be is answered field by field."""
     try:
         found = work()

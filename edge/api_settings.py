@@ -1,11 +1,22 @@
-"""`/api/v1/settings`: the configuration in force, and what a new camera may choose from. Nothing can be changed here."""
+"""`/api/v1/settings`: the configuration in force, what of it can be changed at once, and what a new camera may choose from."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Body, Request
+
+from edge.api_cameras import answered
 from edge.settings import ChoicesView, SettingsSource, SettingsView
-from edge.web.who import Role, needs
+from edge.web.who import Role, needs, who_of
+
+Media = Annotated[
+    dict[str, Any],
+    Body(
+        description="Keys of `storage.media` as in docs/configuration.md; null: what the configuration file says.",
+        examples=[{"clip_days": 7, "class_days": {"person": 30}}],
+    ),
+]
 
 
 def settings_routes(source: SettingsSource) -> APIRouter:
@@ -16,6 +27,18 @@ def settings_routes(source: SettingsSource) -> APIRouter:
     def settings() -> SettingsView:
         """Every key of the configuration in force with its meaning; secrets are shown as where they come from."""
         return source.settings()
+
+    @routes.patch(
+        "/media", response_model=SettingsView, dependencies=[needs(Role.ADMIN)],
+        responses={
+            403: {"description": "for admins"}, 404: {"description": "here nothing can be changed but the file"},
+            422: {"description": "fields that cannot be: `problems` names each"},
+        },
+    )  # fmt: skip
+    def change_media(patch: Media, request: Request) -> Any:
+        """How long events, snapshots and clips are kept, and how much room they may take: in force when this answers, without a restart,
+        and after one. What is over the new bounds is deleted within seconds, the oldest first."""
+        return answered(lambda: source.change_media(patch, by=who_of(request).name))
 
     @routes.get("/choices")
     def choices() -> ChoicesView:

@@ -1,7 +1,8 @@
 """The configuration in force, for people: every key with its value, unit, range, default and meaning, and nothing secret.
 
 Cameras are left out: they are changed live and have routes of their own. Everything here stands in the configuration file and is changed
-there; `driftbox check` says what is wrong with it before a restart.
+there; `driftbox check` says what is wrong with it before a restart. `storage.media` can be changed here, too, and then counts at once
+(`edge.settings_book`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from configs.describe import described
-from configs.errors import redact
+from configs.errors import UsageError, redact
 from configs.schema import BoxConfig
 from configs.schema.secret import Secret
 from configs.tasks import known_tasks
 from configs.units import CLASSES
+from edge.settings_book import MEDIA, SettingsBook
 from edge.software import software_version
 from edge.status import View
 
@@ -43,6 +45,8 @@ class SettingView(View):
     default: str = ""
     meaning: str = ""
     given: bool = Field(default=False, description="Stands in the file; the others have their default.")
+    live: bool = Field(default=False, description="Can be changed here, without a restart.")
+    changed: bool = Field(default=False, description="Was changed here: `value` counts, whatever the file says.")
 
 
 class SectionView(View):
@@ -105,20 +109,26 @@ class SettingsSource(Protocol):
 
     def settings(self) -> SettingsView: ...
 
+    def change_media(self, patch: Mapping[str, Any], *, by: str) -> SettingsView:
+        """`storage.media`, see `edge.settings_book`. Raises ConfigError, UsageError where nothing can be changed."""
+        ...
+
     def choices(self) -> ChoicesView: ...
 
 
 class BoxSettings:
     """See `SettingsSource`. file: where the configuration was read from, None: nowhere. connected, certificate: set by whoever has them;
-    None: there is no broker, no TLS."""
+    None: there is no broker, no TLS. book: what was changed here, None: nothing can be."""
 
     connected: Callable[[], bool] | None = None
     certificate: Callable[[], Certificate] | None = None
 
     def __init__(
-        self, config: BoxConfig, data_dir: Path, *, file: Path | None = None, utc_s: Callable[[], float] = time.time
-    ) -> None:
-        self._sections = tuple(_sections(config))
+        self, config: BoxConfig, data_dir: Path, *, file: Path | None = None, utc_s: Callable[[], float] = time.time,
+        book: SettingsBook | None = None,
+    ) -> None:  # fmt: skip
+        self._config, self._book = config, book
+        self._in_file = {one.key for section in _sections(config) for one in section.settings if one.given}
         self._data_dir, self._file = data_dir, file
         self._mqtt, self._tls_kind = config.telemetry.mqtt, config.web.tls_kind
         self._utc_s = utc_s
@@ -126,12 +136,37 @@ class BoxSettings:
 
     def settings(self) -> SettingsView:
         return SettingsView(
-            software=software_version(), file=str(self._file or ""), sections=self._sections, disk=self._disk(),
+            software=software_version(), file=str(self._file or ""), sections=tuple(self._sections()), disk=self._disk(),
             certificate=self._certificate(), mqtt=self._broker(),
         )  # fmt: skip
 
     def choices(self) -> ChoicesView:
         return ChoicesView(tasks=known_tasks())
+
+    def change_media(self, patch: Mapping[str, Any], *, by: str) -> SettingsView:
+        if self._book is None:
+            raise UsageError("nothing can be changed here", code="not_found", remedy="change the configuration file")
+        self._book.change_media(patch, by=by)
+        return self.settings()
+
+    def _sections(self) -> Iterator[SectionView]:
+        """The file's, with what was changed here."""
+        if self._book is None:
+            yield from _sections(self._config)
+            return
+        changed = self._book.changed()
+        for section in _sections(self._book.over(self._config)):
+            told = (
+                one.model_copy(
+                    update={
+                        "given": one.key in self._in_file,
+                        "live": one.key.startswith(f"{MEDIA}."),
+                        "changed": one.key in changed,
+                    }
+                )
+                for one in section.settings
+            )
+            yield section.model_copy(update={"settings": tuple(told)})
 
     def _certificate(self) -> CertificateView | None:
         if self.certificate is None:

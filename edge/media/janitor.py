@@ -40,20 +40,31 @@ class Keep:
 
 
 class Janitor:
-    """Runs from `start` to `stop`. utc_s, clock_s: wall and monotonic clock; camera_days: asked before ages are looked at, the days of
-    cameras that have their own."""
+    """Runs from `start` to `stop`. keep: until `use` says otherwise; utc_s, clock_s: wall and monotonic clock; camera_days: asked before
+    ages are looked at, the days of cameras that have their own."""
 
     def __init__(
         self, library: Library, space: Space, keep: Keep, *, utc_s: Callable[[], float] = time.time,
         clock_s: Callable[[], float] = time.monotonic, camera_days: Callable[[], Mapping[str, float]] = dict,
     ) -> None:  # fmt: skip
-        self._library, self._space, self.keep = library, space, keep
+        self._library, self._space, self._keep = library, space, keep
         self._utc_s, self._clock_s, self._camera_days = utc_s, clock_s, camera_days
         self._stop = threading.Event()
         self.thread = WorkerThread("media-janitor", self._run)
+        self._days: Mapping[str, float] = {}
         self._ages_due_s = float("-inf")
         self._problem = ""
         self.deleted: dict[str, int] = {"age": 0, "size": 0, "disk": 0, "events": 0}
+
+    @property
+    def keep(self) -> Keep:
+        """In force, with the days of cameras as they were last known."""
+        keep = self._keep
+        return replace(keep, rules=replace(keep.rules, camera_days=self._days))
+
+    def use(self, keep: Keep) -> None:
+        """Other bounds, from the next look on; from any thread. Ages are looked at then, too."""
+        self._keep, self._ages_due_s = keep, float("-inf")
 
     def start(self) -> None:
         self.thread.start()
@@ -99,7 +110,7 @@ class Janitor:
 
     def _learn_days(self) -> None:
         try:
-            self.keep = replace(self.keep, rules=replace(self.keep.rules, camera_days=dict(self._camera_days())))
+            self._days = dict(self._camera_days())
         except (DriftboxError, OSError) as error:  # what was known holds: room must be kept all the same
             log.warning("media: days of cameras: %s", error)
 

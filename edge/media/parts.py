@@ -45,6 +45,10 @@ class Media:
         )
         return tuple(f"{what}: {why}" for what, why in found if why)
 
+    def use(self, section: MediaSection) -> None:
+        """Other bounds, without a restart."""
+        self.janitor.use(keep_of(section))
+
     def start(self, say: Callable[[str], None]) -> None:
         """say: for what people should know: there is no room, there is again, what was left by a kill."""
         self.space.say = self.writer.say = say
@@ -71,17 +75,21 @@ def media_of(
     """section: `storage.media`; listeners: told every event, the list may grow; cameras: of the box as they are now."""
     objects, space = ObjectStore(store), Space(folder.root)
     library = Library(objects, folder)
-    keep = Keep(rules=rules_of(section), event_days=section.event_days, max_events=section.max_events)
     return Media(
         folder=folder, space=space, store=objects, writer=ObjectWriter(objects, listeners),
         recorder=Recorder(folder, objects, space), library=library,
-        janitor=Janitor(library, space, keep, camera_days=lambda: days_of(cameras())),
+        janitor=Janitor(library, space, keep_of(section), camera_days=lambda: days_of(cameras())),
     )  # fmt: skip
 
 
 def days_of(cameras: Iterable[CameraEntry]) -> dict[str, float]:
     """Of those that have days of their own."""
     return {camera.id: camera.recording.keep_days for camera in cameras if camera.recording.keep_days is not None}
+
+
+def keep_of(section: MediaSection) -> Keep:
+    """`storage.media` as the janitor wants it."""
+    return Keep(rules=rules_of(section), event_days=section.event_days, max_events=section.max_events)
 
 
 def rules_of(section: MediaSection) -> Rules:

@@ -278,5 +278,23 @@ def m008_cameras(db: Any) -> None:
 
 
 @migrations()
+def m015_settings_changed_here(db: Any) -> None:
+    db.execute(
+        """CREATE TABLE settings_book (
+            section TEXT PRIMARY KEY,
+            document TEXT NOT NULL,
+            updated_utc REAL NOT NULL,
+            changed_by TEXT NOT NULL
+        ) STRICT"""
+    )
+
+
+@migrations()
+def m016_tokens_held_to_cameras(db: Any) -> None:
+    """Tokens of before are held to none."""
+    db.execute("ALTER TABLE tokens ADD COLUMN cameras TEXT NOT NULL DEFAULT '[]'")
+
+
+@migrations()
 def m013_what_plans_were_made_from(db: Any) -> None:
     db.execute("CREATE TABLE plans_made_from (number INTEGER PRIMARY KEY, body TEXT NOT NULL) STRICT")

@@ -26,6 +26,7 @@ from edge.media.parts import Media, media_of
 from edge.runtime import BoxRuntime, Parts, Watched, price_of
 from edge.samples import FileSamples
 from edge.sampling import Sampler
+from edge.settings_book import SettingsBook
 from edge.shelf import Shelf
 from edge.store.cameras import CameraRows
 from edge.store.folder import DataFolder
@@ -66,8 +67,8 @@ REPLAY_WINDOWS = 5
 @dataclass(kw_only=True)
 class Box:
     """A built box, not yet running. config: with its cameras as they are in force; first_window: the one to open first; book, maker:
-    where its cameras are kept and how more are made; media: what keeps objects, snapshots and clips; devices: its GPUs as of the newest
-    look."""
+    where its cameras are kept and how more are made; settings: what else was changed through the product; media: what keeps objects,
+    snapshots and clips; devices: its GPUs as of the newest look."""
 
     config: BoxConfig
     runtime: BoxRuntime
@@ -76,6 +77,7 @@ class Box:
     folder: DataFolder
     store: Store
     book: CameraBook
+    settings: SettingsBook
     maker: CameraMaker
     media: Media
     devices: Callable[[], tuple[DeviceFacts, ...]] = tuple
@@ -111,7 +113,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             store.add_note(clock.utc_s(), "recovered", note)
             say(f"recovered: {note}")
         book = CameraBook(config, CameraRows(store), SecretFiles(folder.root), utc_s=clock.utc_s)
-        config = config_in_force(book, say)
+        settings = SettingsBook(config, store, utc_s=clock.utc_s)
+        config = settings.over(config_in_force(book, say))
         maker = CameraMaker(config, clock, pool.pool if pool is not None else None, samples, load_goldens(config))
         goldens = maker.goldens
         maker.addresses |= stack.enter_context(rendered_server(config))
@@ -176,6 +179,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             config.storage.media, MediaFolder(folder.media_dir), store, runtime.parts.object_listeners,
             cameras=lambda: book.read().config.cameras,
         )  # fmt: skip
+        settings.on_media.append(maker.media.use)
         if processes is not None:
             maker.refusal = (
                 "under gpus.backend: mps cameras join and change their stream or model with the next start of the box"
@@ -183,7 +187,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         watched = [maker.make(entry) for entry in config.active_cameras if watches_at(entry, local_now(entry))]
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
-            book=book, maker=maker, media=maker.media, devices=gpus.facts,
+            book=book, settings=settings, maker=maker, media=maker.media, devices=gpus.facts,
         )  # fmt: skip
 
 

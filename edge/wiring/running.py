@@ -54,7 +54,7 @@ def run_box(config: BoxConfig, *, demo: bool = False, file: Path | None = None, 
         fleet = fleet_part(box, status, control, tell=partial(_warned, box, "fleet"))
         box.runtime.before_end.append(fleet.stop)
         watchdog.take(charge_of("fleet", fleet))
-        settings = BoxSettings(config, box.folder.root, file=file, utc_s=box.runtime.parts.clock.utc_s)
+        settings = BoxSettings(config, box.folder.root, file=file, utc_s=box.runtime.parts.clock.utc_s, book=box.settings)
         if config.web.enabled:
             from edge.web.serve import WebServer
 
@@ -141,7 +141,7 @@ def _with_health(services: Services, box: Box, status: RuntimeStatus, watchdog: 
     speaks = box.config.telemetry.mqtt.enabled
     health = BoxHealth(
         Sources(
-            status=status, root=box.folder.root, config=lambda: box.book.read().config, watchdog=watchdog, ring=RING,
+            status=status, root=box.folder.root, config=lambda: box.settings.over(box.book.read().config), watchdog=watchdog, ring=RING,
             clock=box.runtime.parts.clock, outbox=lambda: waiting_in(box.store) if speaks else None,
             fleet=fleet,
         )

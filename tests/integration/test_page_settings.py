@@ -11,6 +11,7 @@ import pytest
 
 from configs.load import load_config
 from edge.settings import BoxSettings
+from edge.settings_book import SettingsBook
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
 from edge.web.services import Services
@@ -30,7 +31,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def served(house: House, folder: Path) -> WebServer:
-    settings = BoxSettings(load_config(EXAMPLE), folder, file=EXAMPLE)
+    config = load_config(EXAMPLE)
+    book = SettingsBook(config, house.store, utc_s=lambda: 0.0)
+    settings = BoxSettings(config, folder, file=EXAMPLE, book=book)
     return WebServer(FakeSource(), host="127.0.0.1", port=0, services=Services(accounts=house.accounts, settings=settings))
 
 
@@ -194,6 +197,30 @@ def test_the_file_is_shown_with_its_keys(browser: Any, server: WebServer) -> Non
         expect(page.locator("#page")).to_contain_text("200.0 s", use_inner_text=True)
         visit.is_accessible()
         visit.save("settings-box.png")
+        visit.is_sound()
+
+
+def test_how_long_clips_are_kept_is_changed_here_and_counts_at_once(browser: Any, server: WebServer, house: House) -> None:
+    kept = SettingsBook(load_config(EXAMPLE), house.store, utc_s=lambda: 0.0)
+    with signed_in(browser, server, "#/settings/box") as visit:
+        page = visit.page
+        days = page.get_by_label("Keep clips, days", exact=True)
+        days.fill("0")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_role("alert").filter(has_text="clip_days")).to_be_visible()
+        assert all("422" in text for text in visit.complaints)  # the browser itself tells of the refusal
+        visit.complaints.clear()
+        days.fill("3")
+        page.get_by_label("Other days by class", exact=True).fill("car 2.5, person 30")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_role("button", name="As the file says")).to_be_enabled()
+        assert (kept.media().clip_days, kept.media().class_days) == (3.0, {"person": 30.0, "car": 2.5})
+        expect(page.get_by_label("Other days by class", exact=True)).to_have_value("car 2.5, person 30")
+        visit.is_accessible()
+        visit.save("settings-media.png")
+        page.get_by_role("button", name="As the file says").click()
+        expect(page.get_by_role("button", name="As the file says")).to_be_disabled()
+        assert kept.changed() == frozenset()
         visit.is_sound()
 
 

@@ -1,14 +1,18 @@
-// What stands in the configuration file: every key in force with its meaning. It is changed there, and counts from the next start on.
+// What stands in the configuration file: every key in force with its meaning. It is changed there, and counts from the next start on;
+// what is kept of events is changed here.
 
 import { make, moment, size } from "../ui.js";
 import { load } from "./load.js";
+import { mediaOf } from "./media.js";
 
 const MIB = 1024 * 1024;
 
-export function show(root) {
+export function show(root, context) {
   const place = make("div");
   root.append(place);
-  load(place, "settings", (view) => [aboutOf(view), ...view.sections.map(sectionOf)]);
+  const draw = () => load(place, "settings", (view) => [aboutOf(view), context.role === "admin" ? mediaOf(view, draw) : null,
+    make("h2", {}, "All keys"), ...view.sections.map(sectionOf)].filter(Boolean));
+  draw();
 }
 
 function aboutOf(view) {
@@ -23,7 +27,7 @@ function aboutOf(view) {
     make("dt", {}, "MQTT"), make("dd", {}, mqtt ? mqttOf(mqtt) : "switched off (telemetry.mqtt.enabled)")),
   make("p", { class: "hint" }, "What follows stands in that file and is changed there: ", make("code", {}, "driftbox check"),
     " says what is wrong with it, and it counts from the next start on. Passwords are shown as where they come from, never as they are. ",
-    "Cameras are changed on the page Cameras, without a restart."));
+    "Cameras are changed on the page Cameras, and how long events, snapshots and clips are kept is changed below, without a restart."));
 }
 
 const STATES = { good: "good", soon: "ends within three weeks", expired: "has expired", early: "is not valid yet" };
@@ -46,7 +50,8 @@ function sectionOf(section) {
   return make("details", { class: "card" }, make("summary", {}, make("b", {}, section.key), ` – ${plain(section.meaning)} `,
     make("span", { class: "hint" }, `(${given} of ${section.settings.length} given in the file)`)),
   make("dl", { class: "keys" }, ...section.settings.flatMap((one) => [
-    make("dt", {}, make("code", {}, one.key), one.given ? make("span", { class: "badge" }, "in the file") : null),
+    make("dt", {}, make("code", {}, one.key), one.changed ? make("span", { class: "badge" }, "changed here")
+      : one.given ? make("span", { class: "badge" }, "in the file") : null),
     make("dd", {}, make("p", { class: "value" }, shown(one)), make("p", { class: "hint" }, `${plain(one.meaning)} ${limits(one)}`))])));
 }
 

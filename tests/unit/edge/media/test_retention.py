@@ -226,6 +226,32 @@ def test_over_a_year_ages_and_sizes_are_kept_and_files_are_what_the_database_say
     assert year.disk.said == []
 
 
+def test_bounds_that_change_while_the_box_runs_hold_from_the_next_look_on(tmp_path: Path) -> None:
+    year = Year(tmp_path, rules=Rules(clip_days=100, snapshot_days=100, max_bytes=10**6))
+    year.days = {"other": 50.0}
+    for _ in range(10):
+        year.record()
+        year.pass_s(DAY_S)
+    year.janitor.use(Keep(rules=Rules(clip_days=4.5, snapshot_days=4.5, max_bytes=10**6), event_days=60.0, max_events=100))
+    year.pass_s(1.0)  # ages would not be due for minutes
+    assert year.store.used_bytes() == 4 * 1100
+    assert year.janitor.keep.rules.camera_days == {"other": 50.0}
+    year.janitor.use(Keep(rules=Rules(clip_days=100, snapshot_days=100, max_bytes=1200), event_days=60.0, max_events=3))
+    year.pass_s(1.0)
+    assert year.store.used_bytes() <= 1200
+    assert year.janitor.deleted["events"] == 7
+    year.janitor.use(
+        Keep(
+            rules=Rules(clip_days=100, snapshot_days=100, max_bytes=10**6, min_free_bytes=2 * 10**15), event_days=60.0, max_events=3
+        )
+    )
+    year.pass_s(1.0)
+    assert "left on the disk" in year.space.problem
+    year.janitor.use(Keep(rules=Rules(clip_days=100, snapshot_days=100, max_bytes=10**6), event_days=60.0, max_events=3))
+    year.pass_s(1.0)
+    assert year.space.problem == ""
+
+
 def test_a_camera_whose_days_change_keeps_its_files_by_the_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("edge.media.janitor.log.warning", lambda text, *values: said.append(text % values))
