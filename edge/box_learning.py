@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from configs.errors import UsageError
 from edge.before_after import Comparer
+from edge.box_status import quality_point
 from edge.learning import (
     BandCount,
     BeforeAfter,
@@ -28,7 +29,7 @@ from edge.learning import (
 )
 from edge.plan_book import PlanBook
 from edge.runtime import BoxRuntime, Watched
-from edge.status import NoteView, QualityPoint
+from edge.status import NoteView
 from edge.store.plans import StoredPlan
 from edge.store.store import ModelState, StoredModel, StoredWindow
 from scheduler.drift import distance
@@ -101,7 +102,7 @@ class BoxLearning:
             camera=camera, title=entry.title, task=entry.task.name, quality_name=entry.task.quality_name,
             version=entry.worker.version(), before=self._before(camera, past.models), quality=stream.quality if stream else None,
             held_out_frames=stream.held_out if stream else 0,
-            history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
+            history=tuple(quality_point(p) for p in history),
             windows=told, band=_count(told), errors=_errors([o.observation for _, o in past.windows if o.observation], camera),
             now=self._now(stream) if stream else None, drift=_drift_view(drift), scene=_scene(stream), near=_near(stream),
             notes=tuple(

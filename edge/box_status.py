@@ -34,6 +34,7 @@ from edge.status import (
     StreamPlanView,
     WindowView,
 )
+from edge.store.store import QualityPoint as StoredQuality
 from scheduler.commands import ReportPlan
 from scheduler.engine_state import BoxState
 from scheduler.types import WindowOutcome
@@ -111,7 +112,7 @@ class RuntimeStatus:
             deadline_ms=1000.0 * watched.worker.finish.goal_s, finish_frac=watched.worker.finish.window().frac,
             frames_given_up=watched.worker.finish.total().dropped,
             task=watched.task.name, quality=stream.quality if stream else None, quality_name=watched.task.quality_name,
-            quality_history=tuple(QualityPoint(at_utc=p.at_utc, f1=p.value, version=p.version) for p in history),
+            quality_history=tuple(quality_point(p) for p in history),
             queries=tuple(query_view(report) for report in watched.queries.reports()) if watched.queries else (),
             frames_skipped=watched.queries.skipped if watched.queries else 0,
             present=watched.objects.present() if watched.objects else {}, zones=watched.objects.in_zones() if watched.objects else {},
@@ -133,6 +134,11 @@ class RuntimeStatus:
 
     def _models(self) -> tuple[ModelView, ...]:
         return tuple(self._runtime.parts.shelf.views(limit=MODELS_SHOWN))
+
+
+def quality_point(found: StoredQuality) -> QualityPoint:
+    """A measurement as people see it."""
+    return QualityPoint(at_utc=found.at_utc, f1=found.value, version=found.version, frames=found.frames, error=found.error)
 
 
 def customer_views(state: BoxState, shares: Sequence[ShareView]) -> tuple[CustomerView, ...]:

@@ -19,11 +19,12 @@ from edge.gpu.base import Lane
 from edge.gpu.members import Members
 from edge.sampling import no_limit
 from edge.shelf import Shelf
-from edge.store.store import Store
+from edge.store.store import QualityPoint, Store
 from models.detector import Detector
 from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from scheduler import events as ev
+from scheduler.admission import error_of
 from scheduler.commands import (
     StartGate,
     StartLabelling,
@@ -138,6 +139,7 @@ class LiveJobs:
             ),
             lane,
         )  # fmt: skip
+        self._keep_proof(command, result)
         gpu_s = spent()
         return lambda at_s: ev.ProbeDone(
             at_s=at_s, job=command.job, stream=command.stream, serving_quality=result.serving_quality, found=result.found,
@@ -167,7 +169,9 @@ class LiveJobs:
         )  # fmt: skip
         say_doubts(command, result)
         if result.quality is not None:
-            self.keep_quality(command.stream, result.quality, command.version)
+            self.keep_quality(
+                command.stream, result.quality, command.version, frames=result.holdout, error=result.quality_error
+            )
         traits = replace(result.traits, daypart=daypart(parts.clock.utc_s()))
         self._traits[command.stream] = (command.window, traits)
         gpu_s = spent()
@@ -183,7 +187,7 @@ class LiveJobs:
             "stream": command.stream, "window": command.window, "configs": command.configs, "epochs": command.epochs,
             "data_frac": command.data_frac, "budget_gpu_s": command.budget_gpu_s, "seed": self._seed(command.job), "timer": spent,
             "scoring": parts.scoring, "task": self._task_of(command.stream), "replay_windows": parts.replay_windows,
-            "halving": parts.profile_halving,
+            "halving": parts.profile_halving, "lend": command.lend,
         }  # fmt: skip
         serving = parts.shelf.detector(command.version)
         if self._members is not None and parts.trials_at_once > 1:
@@ -265,7 +269,9 @@ class LiveJobs:
             lane,
         )  # fmt: skip
         if result.serving_quality is not None:
-            self.keep_quality(command.stream, result.serving_quality, command.version)
+            self.keep_quality(
+                command.stream, result.serving_quality, command.version, frames=result.newest, error=result.serving_error
+            )
         gpu_s = spent()
         return lambda at_s: ev.GateDone(
             at_s=at_s, job=command.job, stream=command.stream, candidate=command.candidate,
@@ -273,10 +279,24 @@ class LiveJobs:
             gpu_s=gpu_s, gain_sd=result.gain_sd, gain=result.gain,
         )  # fmt: skip
 
-    def keep_quality(self, stream: str, quality: float, version: str) -> None:
-        """Adds a measurement to the camera's history; a full disk is said, not raised."""
+    def _keep_proof(self, command: StartProbe, result: jobs.ProbeResult) -> None:
+        """A probe that measured what the serving version had replaced says whether that was right: on the same pictures."""
+        replaced = self._parts.shelf.replaced(command.stream)
+        before = next((p for p in result.found if p.version == replaced), None)
+        if before is None or result.serving_quality is None:
+            return
+        self.keep_quality(
+            command.stream, result.serving_quality, command.version, frames=result.frames, error=result.serving_error,
+            over=before.version, gain=result.serving_quality - before.quality, gain_error=error_of(before.gain_sd, result.frames),
+        )  # fmt: skip
+
+    def keep_quality(self, stream: str, quality: float, version: str, **behind: Any) -> None:
+        """Adds a measurement to the camera's history; a full disk is said, not raised. behind: as in `QualityPoint`."""
+        at_utc = self._parts.clock.utc_s()
         try:
-            self._parts.store.add_quality(stream, self._parts.clock.utc_s(), quality, kind="f1", version=version)
+            self._parts.store.add_quality(
+                QualityPoint(stream=stream, at_utc=at_utc, value=quality, kind="f1", version=version, **behind)
+            )
         except StorageError as error:
             log.warning("not recorded: %s", error)
 

@@ -23,7 +23,7 @@ DATABASE = "driftbox.db"
 ROLLED_BACK = "rolled back by the operator"
 PROMOTED = "promoted by the operator"
 #: What reasons of versions begin with that serve because a newer one was no good.
-_WENT_BACK = ("rolled back", "rollback", "put back")
+WENT_BACK = ("rolled back", "rollback", "put back")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ def _serving(store: Store, camera: str) -> str:
 def _before(store: Store, camera: str) -> str:
     serving = store.model(_serving(store, camera))
     # Going back twice goes further back, and not to and fro.
-    replaced = None if serving.reason.startswith(_WENT_BACK) else store.replaced(camera)
+    replaced = None if serving.reason.startswith(WENT_BACK) else store.replaced(camera)
     target = replaced or serving.version.parent
     if target is None:
         raise UsageError(

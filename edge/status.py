@@ -25,6 +25,8 @@ class QualityPoint(View):
     at_utc: float = Field(description="When, seconds since the epoch.")
     f1: float = Field(ge=0, le=1, description="Quality, 0 to 1, against the golden model's labels (see quality_name).")
     version: str = Field(default="", description="Model that was measured.")
+    frames: int | None = Field(default=None, description="Held-out pictures behind it; null: not recorded.")
+    error: float | None = Field(default=None, description="Standard error of it; null: not known.")
 
 
 class QueryNodeView(View):

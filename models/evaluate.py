@@ -183,11 +183,18 @@ def gain_sd(old: Sequence[MatchCounts], new: Sequence[MatchCounts]) -> float | N
     the objects of one frame are right or wrong together. None for fewer than two frames. Raises ValueError for unequal lengths."""
     if len(old) != len(new):
         raise ValueError(f"a gain needs the same frames for both models, got {len(old)} and {len(new)}")
-    n = len(old)
-    if n < 2:
-        return None
-    left_out = np.array([_without(new, i) - _without(old, i) for i in range(n)])
-    return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
+    return _jackknife([_without(new, i) - _without(old, i) for i in range(len(old))])
+
+
+def f1_sd(counts: Sequence[MatchCounts]) -> float | None:
+    """Standard error of F1 over these frames, as `gain_sd`. None for fewer than two frames."""
+    return _jackknife([_without(counts, i) for i in range(len(counts))])
+
+
+def _jackknife(left_out: Sequence[float]) -> float | None:
+    """left_out: what is found without each of the frames."""
+    n, found = len(left_out), np.asarray(left_out)
+    return float(np.sqrt((n - 1) / n * ((found - found.mean()) ** 2).sum())) if n > 1 else None
 
 
 def _without(counts: Sequence[MatchCounts], index: int) -> float:

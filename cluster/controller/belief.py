@@ -6,7 +6,8 @@ what it says tomorrow may be right. Two questions:
 1. Is this the box, now? `listen`: a message that came again, or two boxes with one id (a copied disk): by `boot` and `sequence`, which
    counts up over the box's life. A new boot with a higher number is a restart. A boot that speaks on after another one took over, or a
    second one whose numbers rise beside the first, means two boxes: until only one is heard for CONFLICT_S, neither is believed.
-2. Can it be true? `believable`: quality outside 0-1, capacity above what was enrolled, more received than there is, another's camera
+2. Can it be true? `believable`: quality outside 0-1, measured on no pictures, capacity above what was enrolled, more received than
+there is, another's camera
    without a lease, wishes confirmed that were never made.
 
 Times that a box tells are never compared with ours: `offset_s` is measured and only told.
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from cluster.types import BoxView, CameraLease, Handoff
 from scheduler.fleet.desire import utc_s
-from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, CameraWord
+from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, CameraWord, Measured
 
 #: A box that is not heard for so long is not there any more, for question 1.
 CONFLICT_S = 120.0
@@ -190,12 +191,29 @@ def _camera(camera: CameraReport, doubts: list[str]) -> CameraReport:
         if value is not None and not 0 <= value <= 1:
             doubts.append(f"{name} of {camera.camera} is {value:g}, it can only be 0 to 1: not used")
             changes[name] = None
+    sound = tuple(one for one in camera.measured if _can_be(one))
+    if len(sound) < len(camera.measured):
+        doubts.append(f"of {camera.camera} it tells of measurements that cannot be: not used")
+        camera = replace(camera, measured=sound)
     for name in ("demand_pct", "got_pct", "fps", "memory_mib", "lag_goal_s"):
         value = getattr(camera, name)
         if not (math.isfinite(value) and value >= 0):
             doubts.append(f"{name} of {camera.camera} is {value:g}, it cannot be below 0: not used")
             changes[name] = 0.0
     return replace(camera, **changes) if changes else camera  # type: ignore[arg-type]
+
+
+def _can_be(one: Measured) -> bool:
+    gains = (0.0 if one.gain is None else one.gain, 0.0 if one.gain_error is None else one.gain_error)
+    known = (one.gain is None) == (one.gain_error is None) == (not one.over)
+    return (
+        0 <= one.quality <= 1
+        and one.frames > 0
+        and 0 <= one.error < math.inf
+        and known
+        and abs(gains[0]) <= 1
+        and gains[1] >= 0
+    )
 
 
 def _received(cameras: tuple[CameraReport, ...], capacity_pct: float, doubts: list[str]) -> tuple[CameraReport, ...]:

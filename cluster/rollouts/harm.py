@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cluster.rollouts.evidence import Change, changed, looks
 from cluster.rollouts.seen import Seen
 from cluster.rollouts.types import Rollout, Watched
 
@@ -57,10 +58,11 @@ def _fall(rollout: Rollout) -> str:
     rules = rollout.rules
     for where, cohort in _cohorts(rollout):
         found = compared(rollout, cohort)
-        if found is not None and found.mean < -rules.margin and found.mean + rules.z * found.error < 0:
+        if found is not None and found.mean < -rules.margin and found.mean + sure_of(rules.risk, found.looks) * found.error < 0:
+            how = "on labels" if found.looks else "as reported"
             return (
-                f"quality fell by {-found.mean:.3f} +- {found.error:.3f} on {found.cameras} cameras of {where} that serve it, beside "
-                f"those that do not; {rules.margin:g} is allowed"
+                f"quality {how} fell by {-found.mean:.3f} +- {found.error:.3f} on {found.cameras} cameras of {where} that serve it, "
+                f"beside those that do not; {rules.margin:g} is allowed"
             )
     return ""
 
@@ -68,46 +70,65 @@ def _fall(rollout: Rollout) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """mean: change of quality where the version serves, less that where it does not; error: its standard error; cameras, boxes: that
-    serve it and are measured."""
+    serve it and are measured; looks: how often labels were asked on one of them, 0: only reports speak."""
 
     mean: float
     error: float
     cameras: int
     boxes: int
+    looks: int
+
+
+def sure_of(risk: float, looks: int) -> float:
+    """How many standard errors a fall must be, at a look that is the `looks`-th. Somebody who looks after every measurement is wrong
+    once in the end, however sure he is each time; so the n-th look may be wrong with risk * 6 / (pi * n)^2 only, which over all looks
+    adds up to the risk (the union bound)."""
+    return statistics.NormalDist().inv_cdf(1.0 - risk * 6.0 / (math.pi * max(1, looks)) ** 2)
 
 
 def compared(rollout: Rollout, cohort: Sequence[Watched]) -> Compared | None:
-    """Difference in differences: each camera's own change since its step began, less the mean change of the boxes without the version
-    over the same time (night falls on all of them; 0 where fewer than `FEWEST_OTHERS` are measured). Boxes count, not cameras: those of
-    one box have their scene and their load in common, so ten of them are not ten proofs. By chance alone a box changes as much as the
-    others' changes differ. None: nothing is measured."""
-    by_box: defaultdict[str, list[float]] = defaultdict(list)
+    """Each camera's own change (`evidence.changed`), less the mean change of the boxes without the version over the same time (night
+    falls on all of them; 0 where fewer than `FEWEST_OTHERS` are measured). Boxes count, not cameras: those of one box have their scene
+    and their load in common, so ten of them are not ten proofs. By chance alone a box changes by what its few labels leave open, and as
+    much as the others' changes differ. None: nothing is measured."""
+    by_box: defaultdict[str, list[Change]] = defaultdict(list)
     steps: dict[int, tuple[float, float]] = {}
     for watched in cohort:
-        if watched.answer != "serving" or watched.change is None or watched.step is None:
+        if watched.answer != "serving" or watched.step is None:
             continue
         if watched.step not in steps:
             steps[watched.step] = _others(rollout, watched.step)
-        by_box[watched.group].append(watched.change - steps[watched.step][0])
+        change = changed(watched, *steps[watched.step])
+        if change is not None:
+            by_box[watched.group].append(change)
     if not by_box:
         return None
-    means = [statistics.fmean(changes) for changes in by_box.values()]
+    means = [statistics.fmean(change.mean for change in changes) for changes in by_box.values()]
     spread = statistics.stdev(means) if len(means) > 1 else 0.0
-    chance = max(rollout.rules.sigma, spread, *(sigma for _, sigma in steps.values()))
+    wander = max(sigma for _, sigma in steps.values())
+    alone = math.sqrt(statistics.fmean(_error(changes, wander) ** 2 for changes in by_box.values()))
     return Compared(
-        mean=statistics.fmean(means),
-        error=chance / math.sqrt(len(means)),
-        cameras=sum(map(len, by_box.values())),
-        boxes=len(means),
-    )
+        mean=statistics.fmean(means), error=max(alone, spread) / math.sqrt(len(means)), cameras=sum(map(len, by_box.values())),
+        boxes=len(means), looks=max(looks(watched) for watched in cohort if watched.answer == "serving"),
+    )  # fmt: skip
+
+
+def _error(changes: Sequence[Change], wander: float) -> float:
+    """Standard error of a box's mean change: labels are few on each camera by itself, the scene's changes are the box's."""
+    few = math.sqrt(sum(change.error**2 for change in changes)) / len(changes)
+    return math.hypot(few, wander * statistics.fmean(change.wander for change in changes))
 
 
 def _others(rollout: Rollout, step: int) -> tuple[float, float]:
-    """(mean, standard deviation) of the changes since `step` began of boxes without the version."""
+    """(mean, standard deviation) of the changes since `step` began of boxes without the version; where they are too few to say, no
+    mean, and the deviation of the rules."""
+    rules = rollout.rules
     by_box: defaultdict[str, list[float]] = defaultdict(list)
     for watched in rollout.cameras:
         before = watched.starts[step] if step < len(watched.starts) else None
         if watched.answer in ("", "refused", "failed") and before is not None and watched.last is not None:
             by_box[watched.group].append(watched.last - before)
     means = [statistics.fmean(changes) for changes in by_box.values()]
-    return (statistics.fmean(means), statistics.stdev(means)) if len(means) >= FEWEST_OTHERS else (0.0, 0.0)
+    if len(means) < FEWEST_OTHERS:
+        return 0.0, rules.lone_sigma
+    return statistics.fmean(means), max(rules.sigma, statistics.stdev(means))

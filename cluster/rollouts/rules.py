@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cluster.rollouts.evidence import is_undecided, taken_in
 from cluster.rollouts.harm import compared, harm
 from cluster.rollouts.seen import Seen, seen_in
 from cluster.rollouts.types import MOST_DECISIONS, Decision, Rollout, Watched
 from cluster.types import FleetState
-from scheduler.fleet.types import CameraKey, ModelOffer
+from scheduler.fleet.types import CameraKey, ModelOffer, OfferWord
 
 #: A step in which nothing new was measured goes on after so many soaks: two measurements can be the same number.
 PATIENCE_SOAKS = 3.0
@@ -54,13 +55,7 @@ def begin_step(rollout: Rollout, seen: Seen, now_utc_s: float, reason: str, by: 
         return decided(replace(rollout, state="done"), now_utc_s, "done", reason, by)
     before, boxes = set(boxes_of_step(rollout, rollout.step)), boxes_of_step(rollout, step)
     fresh = [box for box in boxes if box not in before]
-    cameras = tuple(
-        replace(
-            watched, starts=(*watched.starts, watched.last),
-            step=step if watched.step is None and watched.group in boxes else watched.step,
-        )
-        for watched in rollout.cameras
-    )  # fmt: skip
+    cameras = tuple(_in_step(watched, step, watched.step is None and watched.group in boxes) for watched in rollout.cameras)
     owners = {seen.owners.get(w.camera, w.group) for w in cameras if w.step == step}
     known = {(box, sentence) for box in {*fresh, *owners} for sentence in seen.alarms.get(box, ())}
     begun = replace(
@@ -78,9 +73,9 @@ def parcel_for(box: str, bundle: str) -> str:
     return f"{box}.{bundle}"
 
 
-def observed(rollout: Rollout, seen: Seen) -> Rollout:
+def observed(rollout: Rollout, seen: Seen, now_utc_s: float) -> Rollout:
     """With what its cameras say now."""
-    cameras = tuple(_watched(rollout.id, watched, seen) for watched in rollout.cameras)
+    cameras = tuple(_watched(rollout, watched, seen, now_utc_s) for watched in rollout.cameras)
     return rollout if cameras == rollout.cameras else replace(rollout, cameras=cameras)
 
 
@@ -90,7 +85,7 @@ def observed(rollout: Rollout, seen: Seen) -> Rollout:
 def _moved(rollout: Rollout, seen: Seen, now_utc_s: float) -> Rollout:
     if rollout.state == "returned":
         return rollout
-    rollout = observed(rollout, seen)
+    rollout = observed(rollout, seen, now_utc_s)
     if rollout.state == "running":
         return _running(rollout, seen, now_utc_s)
     if rollout.state == "returning" and not [w for w in rollout.cameras if _to_return(w) and w.camera in seen.cameras]:
@@ -115,11 +110,18 @@ def _running(rollout: Rollout, seen: Seen, now_utc_s: float) -> Rollout:
         return rollout
     serving = [w for w in present if w.answer == "serving"]
     found = compared(rollout, serving)
-    if serving and found is None and waited_s < PATIENCE_SOAKS * rollout.rules.soak_s:
+    open_question = found is None or any(map(is_undecided, serving))
+    if serving and open_question and waited_s < PATIENCE_SOAKS * rollout.rules.soak_s:
         return rollout
     mean = f"quality {found.mean:+.3f} on {found.cameras} of them" if found is not None else "nothing new was measured"
     reason = f"{len(serving)} of {len(answered)} cameras took it, {mean}, {waited_s / 60:.0f} min without harm"
     return begin_step(rollout, seen, now_utc_s, reason)
+
+
+def _in_step(watched: Watched, step: int, joins: bool) -> Watched:
+    """A camera when a step begins. joins: it is offered the version from now on."""
+    watched = replace(watched, starts=(*watched.starts, watched.last))
+    return replace(watched, step=step, start_error=watched.error) if joins else watched
 
 
 def _of_step(rollout: Rollout, seen: Seen) -> list[Watched]:
@@ -145,23 +147,22 @@ def waiting_for(rollout: Rollout, state: FleetState, now_utc_s: float) -> str:
     return f"{left_s / 60:.0f} min more without harm" if left_s > 0 else "a measurement of quality"
 
 
-def _watched(id: str, watched: Watched, seen: Seen) -> Watched:
-    report, word = seen.cameras.get(watched.camera), seen.words.get((id, watched.camera))
+def _watched(rollout: Rollout, watched: Watched, seen: Seen, now_utc_s: float) -> Watched:
+    report, word = seen.cameras.get(watched.camera), seen.words.get((rollout.id, watched.camera))
     if word is not None and watched.step is not None and word.stage != "judging":
-        watched = _answered(watched, word.stage, word.problem)
-    if report is None or report.quality is None or report.quality == watched.last:
+        watched = _answered(watched, word)
+    if report is None:
         return watched
-    if watched.answer == "serving":
-        watched = replace(watched, after_sum=watched.after_sum + report.quality, after_count=watched.after_count + 1)
-    return replace(watched, last=report.quality)
+    box = seen.owners[watched.camera]
+    return taken_in(watched, report, box, seen.messages.get(box, ""), rollout.rules, now_utc_s)
 
 
-def _answered(watched: Watched, stage: str, problem: str) -> Watched:
-    if watched.answer == stage and watched.problem == problem:
+def _answered(watched: Watched, word: OfferWord) -> Watched:
+    if (watched.answer, watched.problem, watched.version) == (word.stage, word.problem, word.version):
         return watched
     if watched.answer == "withdrawn":  # a late word of before
         return watched
-    return replace(watched, answer=stage, problem=problem)  # type: ignore[arg-type]  # the word's stages but "judging"
+    return replace(watched, answer=word.stage, problem=word.problem, version=word.version)  # type: ignore[arg-type]  # all but "judging"
 
 
 def _to_return(watched: Watched) -> bool:

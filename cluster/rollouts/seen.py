@@ -19,12 +19,14 @@ def owner_of(state: FleetState, camera: CameraKey) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """cameras: as their owners report them; words: (rollout, camera) -> answer of the owner; alarms: by box, its sentences without
-    their numbers (a disk that is 1 percent fuller is no new alarm); away: boxes that are not there now."""
+    their numbers (a disk that is 1 percent fuller is no new alarm); messages: by box, which of its reports
+    that was; away: boxes that are not there now."""
 
     owners: Mapping[CameraKey, str]
     cameras: Mapping[CameraKey, CameraReport]
     words: Mapping[tuple[str, CameraKey], OfferWord]
     alarms: Mapping[str, frozenset[str]]
+    messages: Mapping[str, str]
     away: frozenset[str]
 
 
@@ -42,6 +44,7 @@ def seen_in(state: FleetState) -> Seen:
     return Seen(
         owners=owners, cameras=cameras, words=words,
         alarms={box: alarms_of(view.report.alarms if view.report else ()) for box, view in state.boxes.items()},
+        messages={box: f"{view.report.boot} {view.report.sequence}" for box, view in state.boxes.items() if view.report},
         away=frozenset(box for box, view in state.boxes.items() if not view.online),
     )  # fmt: skip
 

@@ -25,9 +25,12 @@ class RolloutRules:
     steps_frac: part of the boxes that has the offer in each step, rising to 1; at least one box. soak_s: how long a step is watched
     after its boxes have answered; answered_frac: part of a step's cameras that must have answered (boxes that are away are waited
     for). refused_frac: more refusals (and failures) than this part of the answers stop it, once `fewest_answers` (or the whole step)
-    have answered. margin: fall of quality (0-1), paired per camera and less what cameras without the version went through, that stops
-    it; sigma: least standard deviation of a box's difference, so that two unlucky ones prove nothing; z: a fall must be above its
-    own standard error so many times."""
+    have answered. margin: fall of quality (0-1), per camera and less what cameras without the version went through, that stops it;
+    sigma: standard deviation of what a box's quality changes by itself from one time to another (its scene), at least, where other boxes
+    show how much that is; lone_sigma: where too few do, and an evening looks like harm (only measurements on the same pictures
+    are free of that); risk: chance that labels stop a version which does no harm, over all looks together.
+    low_reports, low_s: where a box tells no measurements, its reports must tell a fall so many times in a row, over so long
+    (`evidence`): longer than a box prepares a window."""
 
     steps_frac: tuple[float, ...] = (0.0, 0.1, 0.5, 1.0)
     soak_s: float = 3600.0
@@ -36,7 +39,10 @@ class RolloutRules:
     fewest_answers: int = 4
     margin: float = 0.03
     sigma: float = 0.02
-    z: float = 1.645
+    lone_sigma: float = 0.15
+    risk: float = 0.05
+    low_reports: int = 6
+    low_s: float = 600.0
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.steps_frac, self.steps_frac[1:], strict=False))
@@ -45,11 +51,14 @@ class RolloutRules:
         for name in ("answered_frac", "refused_frac"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
-        for name in ("soak_s", "margin", "sigma", "z"):
+        for name in ("soak_s", "margin", "sigma", "lone_sigma", "low_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.fewest_answers < 1:
-            raise ValueError(f"fewest_answers must be 1 or more, got {self.fewest_answers}")
+        if not 0 < self.risk < 1:
+            raise ValueError(f"risk must be above 0 and below 1, got {self.risk}")
+        for name in ("fewest_answers", "low_reports"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +75,12 @@ class Decision:
 class Watched:
     """A camera of a rollout. group: box that watched it when the rollout began; it has the offer with that box, wherever it is by then.
     step: in which it was offered the version, None not yet; answer: what its box made of it; forgiven: the
-    owner has seen the answer and went on. starts: its quality when each step began, None not measured; last: newest measurement;
-    after_sum, after_count: measurements since it serves the version."""
+    owner has seen the answer and went on. version: what its box calls the version, '' not known. starts: its quality when each step
+    began, None not measured; last: newest. By labels: error: standard error of `last` (None: by reports), start_error: of what it was
+    when its own step began; told_by, number: the box and its newest measurement that was taken in. after_sum, after_var, after_count:
+    measurements (or reports) since it serves the version, pair_sum, pair_var, pair_count: gains over what it replaced, on the
+    same pictures; sums of values and of squared errors. By reports: message: the newest that was taken in; low_reports, low_best,
+    low_since_utc_s: how many in a row told a fall, the best of them, since when; lasting: that counts (`cluster.rollouts.evidence`)."""
 
     camera: CameraKey
     group: str = ""
@@ -75,16 +88,29 @@ class Watched:
     answer: Answer = ""
     forgiven: bool = False
     problem: str = ""
+    version: str = ""
     starts: tuple[float | None, ...] = ()
     last: float | None = None
+    error: float | None = None
+    start_error: float | None = None
+    told_by: str = ""
+    number: int = 0
     after_sum: float = 0.0
+    after_var: float = 0.0
     after_count: int = 0
+    pair_sum: float = 0.0
+    pair_var: float = 0.0
+    pair_count: int = 0
+    message: str = ""
+    low_reports: int = 0
+    low_best: float = 0.0
+    low_since_utc_s: float | None = None
+    lasting: bool = False
 
     @property
-    def change(self) -> float | None:
-        """Its quality with the version minus that when its step began; None: not both are measured."""
-        before = None if self.step is None or self.step >= len(self.starts) else self.starts[self.step]
-        return None if before is None or not self.after_count else self.after_sum / self.after_count - before
+    def start(self) -> float | None:
+        """Its quality when its own step began; None: not measured."""
+        return None if self.step is None or self.step >= len(self.starts) else self.starts[self.step]
 
 
 @dataclass(frozen=True, kw_only=True)

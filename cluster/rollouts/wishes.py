@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cluster.rollouts.evidence import cleared
 from cluster.rollouts.rules import begin_step, decided, observed
 from cluster.rollouts.seen import Seen, owner_of, seen_in
 from cluster.rollouts.types import Rollout, RolloutRules, Watched
@@ -94,6 +95,7 @@ def begin(
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(str(error), subject=id) from None
+    made = observed(made, seen, now_utc_s)
     return decided(made, now_utc_s, "made", f"{len(watched)} cameras on {len(made.boxes)} boxes", by)
 
 
@@ -110,7 +112,7 @@ def go_on(rollout: Rollout, state: FleetState, now_utc_s: float, *, by: str = "o
     if rollout.state not in ("running", "stopped"):
         raise _not_now(rollout, "go on")
     seen = seen_in(state)
-    rollout = observed(rollout, seen)
+    rollout = observed(rollout, seen, now_utc_s)
     why = reason or "the owner's wish"
     if rollout.state == "running":
         return begin_step(rollout, seen, now_utc_s, why, by)
@@ -137,7 +139,7 @@ def _pardoned(watched: Watched, step: int) -> Watched:
     """Its quality of now is what later falls are measured from, for every step so far."""
     starts = tuple(watched.last for _ in range(step + 1))
     refused = watched.answer in ("refused", "failed")
-    return replace(watched, starts=starts, after_sum=0.0, after_count=0, forgiven=watched.forgiven or refused)
+    return replace(cleared(watched, starts), forgiven=watched.forgiven or refused)
 
 
 def _order(id: str, cameras: Sequence[Watched], state: FleetState, seen: Seen) -> tuple[str, ...]:

@@ -15,9 +15,23 @@ from edge.store.outbox import Message
 from scheduler.fleet.codec import decode, encode
 from scheduler.fleet.desire import Known, judged
 from scheduler.fleet.handoff import Goal, Here, goal_of, word_for
-from scheduler.fleet.types import BoxReport, CameraKey, CameraOrder, CameraReport, CameraWord, Confirmation, Desired, OfferWord
+from scheduler.fleet.types import (
+    BoxReport,
+    CameraKey,
+    CameraOrder,
+    CameraReport,
+    CameraWord,
+    Confirmation,
+    Desired,
+    Measured,
+    OfferWord,
+)
 
 _PAYLOAD = b"x" * 300
+#: Held-out pictures behind a measurement, and the standard error that so few leave.
+LABELS, LABEL_SD = 8, 0.06
+#: What a box calls a version that was offered to it.
+OFFERED = "v2"
 
 
 @dataclass
@@ -31,6 +45,7 @@ class Watching:
     need_pct: float = 0.0
     quality: float = 0.0
     in_time: float = 1.0
+    measured: tuple[Measured, ...] = ()
 
 
 class SimulatedBox:
@@ -61,7 +76,15 @@ class SimulatedBox:
             part = got / need if need > 0 else 1.0
             one.need_pct, one.got_pct, one.in_time = need, got, min(1.0, part)
             one.quality = self._world.quality(one.camera, part, now_s)
+            one.measured = (self._labels(one, now_s),)
         self._events(here, step)
+
+    def _labels(self, one: Watching, now_s: float) -> Measured:
+        """What labels of a window say of the model: no share has a part in that."""
+        served = any(word.camera == one.camera.key and word.stage == "serving" for word in self._served.values())
+        found = float(np.clip(self._world.quality(one.camera, 1.0, now_s) + self._rng.normal(0, LABEL_SD), 0, 1))
+        number = one.measured[-1].number + 1 if one.measured else 1
+        return Measured(number=number, version=OFFERED if served else "v1", quality=found, frames=LABELS, error=LABEL_SD)
 
     def _events(self, here: list[Watching], step: int) -> None:
         mean = sum(self._world.load(one.camera.customer, step) for one in here if one.told)
@@ -108,7 +131,9 @@ class SimulatedBox:
                 stage = "withdrawn" if offer.withdraw else "serving" if self._rng.random() < 0.9 else "refused"
                 known = self._served.get((offer.rollout, camera))
                 if known is None or (offer.withdraw and known.stage != "withdrawn"):
-                    self._served[offer.rollout, camera] = OfferWord(rollout=offer.rollout, camera=camera, stage=stage)  # type: ignore[arg-type]
+                    self._served[offer.rollout, camera] = OfferWord(
+                        rollout=offer.rollout, camera=camera, stage=stage, version=OFFERED  # type: ignore[arg-type]
+                    )  # fmt: skip
 
     def _watch(self, key: CameraKey, goal: Goal, now_s: float) -> Watching:
         known = self.watching.get(key)
@@ -141,7 +166,7 @@ class SimulatedBox:
         return CameraReport(
             camera=one.camera.key, customer=one.camera.customer, networks=(one.camera.network,), demand_pct=one.need_pct,
             got_pct=one.got_pct, quality=float(np.clip(one.quality + self._rng.normal(0, 0.01), 0, 1)), finish_frac=one.in_time,
-            fps=FPS * load, version="v1", arch="tiny",
+            fps=FPS * load, version="v1", arch="tiny", measured=one.measured,
         )  # fmt: skip
 
     def _word(self, order: CameraOrder, now_s: float) -> CameraWord:

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from configs.errors import DriftboxError, EnvironmentLacking
 from configs.files import atomic_write, sha256_of, storage_errors
 from edge.fleet.parcels import ParcelPost
-from edge.models_admin import opened, rollback
+from edge.models_admin import WENT_BACK, opened, rollback
 from edge.models_exchange import import_model
 from edge.store.store import ModelState, Store, StoredModel
 from models.keys import KeyRing
@@ -179,7 +180,10 @@ class OfferBook:
         if untrusted is not None:
             return OfferWord(rollout=offer.rollout, camera=camera, stage="judging", problem=untrusted[0])
         row = _row_of(store, local, offer.rollout, str(answer.get("same_as", "")))
-        return _told(offer, camera, row)
+        word = _told(offer, camera, row)
+        if row is not None and word.stage == "serving" and (why := _given_up(store, row)):
+            word = replace(word, stage="refused", problem=why)
+        return replace(word, version=row.version.id) if row is not None else word
 
     def _row(self, offer: ModelOffer, camera: str, *, version: str = "") -> StoredModel | None:
         """The camera's model that this offer brought; version: one that another offer had brought."""
@@ -238,6 +242,14 @@ def _origin(model: StoredModel) -> Mapping[str, Any]:
 def _row_of(store: Store, camera: str, rollout: str, version: str) -> StoredModel | None:
     models = reversed(store.models(camera))
     return next((m for m in models if m.version.id == version or (not version and _origin(m).get("rollout") == rollout)), None)
+
+
+def _given_up(store: Store, row: StoredModel) -> str:
+    """Why what was let in serves no more, where the box found that the one before was better after all; '' otherwise: it serves, or a
+    newer model does."""
+    serving = store.serving(row.version.stream).get(row.version.stream)
+    found = store.model(serving.id) if serving is not None and row.state is ModelState.RETIRED else None
+    return f"let in, then given up: {found.reason}" if found is not None and found.reason.startswith(WENT_BACK) else ""
 
 
 def _told(offer: ModelOffer, camera: CameraKey, row: StoredModel | None) -> OfferWord:

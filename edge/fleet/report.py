@@ -8,21 +8,25 @@ from dataclasses import dataclass, field
 from configs.schema import CameraEntry, FleetSection
 from edge.fleet.parcels import TRAVELS
 from edge.status import BoxStatus, CameraView
+from edge.store.store import QualityPoint
 from edge.telemetry.topics import iso_utc
-from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation
+from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation, Measured
 from scheduler.types import KnobProfile
 
 MOST_ALARMS = 20
+#: Measurements of a camera that a report tells: those of a few windows, so that a controller which was away misses none.
+MOST_MEASURED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class CameraFacts:
     """What a status does not say of a camera. knobs: what plans may choose from, costs as measured; drift: signature of its last
-    window."""
+    window; measured: its newest measurements on labels, oldest first."""
 
     knobs: tuple[KnobProfile, ...] = ()
     arch: str = ""
     drift: tuple[float, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,17 @@ def seen_quality(camera: CameraView, knobs: Sequence[KnobProfile]) -> float | No
     return camera.quality * (0.0 if camera.knobs is None else kept.get(camera.knobs, 1.0))
 
 
+def measured_of(points: Sequence[QualityPoint]) -> tuple[Measured, ...]:
+    """What a report tells of measurements: those of which it is known how many pictures are behind them."""
+    return tuple(
+        Measured(
+            number=p.number, version=p.version, quality=p.value, frames=p.frames, error=p.error, over=p.over, gain=p.gain,
+            gain_error=p.gain_error,
+        )
+        for p in points if p.frames and p.error is not None
+    )  # fmt: skip
+
+
 def _camera(box: str, camera: CameraView, looked: Looked, fleet: FleetSection) -> CameraReport:
     entry, facts = looked.entries.get(camera.id), looked.facts.get(camera.id, CameraFacts())
     return CameraReport(
@@ -107,6 +122,7 @@ def _camera(box: str, camera: CameraView, looked: Looked, fleet: FleetSection) -
             for about in looked.status.memory if about.job == f"{camera.id}/infer"
         ),
         version=camera.model, arch=facts.arch, consent=may_leave(entry, fleet), drift=facts.drift,
+        measured=facts.measured,
     )  # fmt: skip
 
 

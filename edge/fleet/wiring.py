@@ -24,7 +24,7 @@ from edge.fleet import joining
 from edge.fleet.link import FleetLink, Numbers
 from edge.fleet.member import Handlers, Member, Shares
 from edge.fleet.membership import OUTBOX, TIMEOUT_S, WISHES, MemberFolder, Membership, moved
-from edge.fleet.report import CameraFacts, Looked, Stamp, report_of
+from edge.fleet.report import MOST_MEASURED, CameraFacts, Looked, Stamp, measured_of, report_of
 from edge.fleet.view import FleetView, sentence
 from edge.fleet.wishes import WishBook
 from edge.fleet.without import NoOffers, NoSamples, OwnCamerasOnly
@@ -156,7 +156,8 @@ def looked_at(box: FleetBox, handlers: Handlers) -> Looked:
     for id, entry in watched.items():
         stream = streams.get(id)
         drift = stream.signature.values if stream is not None and stream.signature is not None else ()
-        facts[id] = CameraFacts(knobs=entry.offered(), arch=entry.arch, drift=drift)
+        measured = measured_of(box.runtime.parts.store.quality(id, kind="f1", limit=MOST_MEASURED))
+        facts[id] = CameraFacts(knobs=entry.offered(), arch=entry.arch, drift=drift, measured=measured)
     entries = {id: entry.entry for id, entry in watched.items() if entry.entry is not None}
     return Looked(status=box.status.status(), entries=entries, facts=facts, guests=handlers.cameras.guests())
 

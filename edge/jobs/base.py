@@ -14,9 +14,10 @@ import numpy as np
 
 from edge.gpu.base import Lane
 from models.detector import Detector, YieldPoint
-from models.evaluate import MatchCounts
+from models.evaluate import MatchCounts, f1_sd
 from models.labelled import LabelledImage
 from models.tasks.base import Picture, Scoring, Task
+from scheduler.admission import error_of
 from scheduler.types import Detections
 
 T = TypeVar("T")
@@ -135,3 +136,8 @@ def tells(samples: Samples, refs: Sequence[SampleRef]) -> bool:
 def quality_of(counts: Sequence[MatchCounts]) -> float | None:
     """The task's quality (0-1) over frames; None when there are none."""
     return MatchCounts.total(counts).f1 if counts else None
+
+
+def error_of_quality(counts: Sequence[MatchCounts]) -> float:
+    """Standard error of `quality_of`, by the rule with which the gate doubts what few frames say."""
+    return error_of(f1_sd(counts), len(counts))

@@ -10,6 +10,7 @@ from edge.jobs.base import (
     Samples,
     Scoring,
     Steps,
+    error_of_quality,
     is_sound,
     no_yield,
     pools,
@@ -28,7 +29,8 @@ from models.tasks.detection import DETECTION
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """serving_quality, candidate_quality: on the newest frames (`gate_refs`). gain, gain_sd: of the candidate over the serving model and
+    """serving_quality, candidate_quality: on the newest frames (`gate_refs`), of which there are `newest`; serving_error: standard error
+    of the first. gain, gain_sd: of the candidate over the serving model and
     its standard error (`models.evaluate.gain_sd`), over all `frames` frames, older held-out ones too (`older_refs`)."""
 
     serving_quality: float | None
@@ -36,6 +38,8 @@ class GateResult:
     frames: int
     gain_sd: float | None = None
     gain: float | None = None
+    newest: int = 0
+    serving_error: float | None = None
 
 
 def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_frac: float) -> list[SampleRef]:
@@ -72,13 +76,19 @@ def gate_steps(
     )  # fmt: skip
     old = yield from quality_steps(samples, task, serving, refs, scoring, yield_point)
     if not (is_sound(candidate) and tells(samples, refs)):
-        return GateResult(serving_quality=quality_of(old), candidate_quality=None, frames=len(old))
+        return GateResult(
+            serving_quality=quality_of(old), candidate_quality=None, frames=len(old), newest=len(old),
+            serving_error=error_of_quality(old),
+        )  # fmt: skip
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
     older = older_refs(samples, stream, window, frames, refs)
     old_before = yield from quality_steps(samples, task, serving, older, scoring, yield_point)
     new_before = yield from quality_steps(samples, task, candidate, older, scoring, yield_point)
     all_frames = compared((*old_before, *old), (*new_before, *new))
-    return replace(all_frames, serving_quality=quality_of(old), candidate_quality=quality_of(new))
+    return replace(
+        all_frames, serving_quality=quality_of(old), candidate_quality=quality_of(new), newest=len(old),
+        serving_error=error_of_quality(old),
+    )  # fmt: skip
 
 
 def compared(old: Sequence[MatchCounts], new: Sequence[MatchCounts]) -> GateResult:

@@ -12,7 +12,18 @@ import numpy as np
 
 from configs.errors import StorageError
 from configs.units import CLASSES
-from edge.jobs.base import SampleRef, Samples, Scoring, Steps, no_yield, pools, quality_of, quality_steps, spread
+from edge.jobs.base import (
+    SampleRef,
+    Samples,
+    Scoring,
+    Steps,
+    error_of_quality,
+    no_yield,
+    pools,
+    quality_of,
+    quality_steps,
+    spread,
+)
 from models.detector import Detector, YieldPoint
 from models.golden import PLAIN, Labelling, golden_steps
 from models.tasks.base import Picture, Task
@@ -27,13 +38,15 @@ MIN_HOLDOUT = 4
 class LabelResult:
     """train, holdout: frames with labels that may be used; new: labelled now, the others had been labelled before; corrected: of the
     used ones, by a person; left_out: frames of which too much is unsure; unsure: boxes that are no labels, objects: labels, in the
-    frames chosen; unreadable: frames that were gone or damaged when their turn came; golden_gpu_s: what asking the golden model cost."""
+    frames chosen; quality_error: standard error of quality, over the held-out frames; unreadable: frames that were gone or damaged when
+    their turn came; golden_gpu_s: what asking the golden model cost."""
 
     train: int
     holdout: int
     new: int
     quality: float | None
     traits: Traits
+    quality_error: float | None = None
     corrected: int = 0
     left_out: int = 0
     unsure: int = 0
@@ -156,7 +169,7 @@ def label_steps(
     found = {ref.name: labels for ref, _ in chosen if (labels := samples.labels(ref)) is not None}
     return LabelResult(
         train=sum(ref.name in found for ref in train), holdout=sum(ref.name in found for ref in holdout), new=work.new,
-        quality=quality_of(counts), traits=traits_of(list(found.values()), place=stream),
+        quality=quality_of(counts), quality_error=error_of_quality(counts), traits=traits_of(list(found.values()), place=stream),
         corrected=sum(samples.by_person(ref) for ref, _ in chosen if ref.name in found), left_out=work.left_out,
         unsure=work.unsure, objects=sum(len(labels) for labels in found.values()), unreadable=work.unreadable,
         golden_gpu_s=work.gpu_s,

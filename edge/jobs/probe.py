@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edge.jobs.base import SampleRef, Samples, Scoring, Steps, is_sound, no_yield, quality_of, quality_steps, tells
+from edge.jobs.base import (
+    SampleRef,
+    Samples,
+    Scoring,
+    Steps,
+    error_of_quality,
+    is_sound,
+    no_yield,
+    quality_of,
+    quality_steps,
+    tells,
+)
 from models.detector import Detector, YieldPoint
 from models.evaluate import gain_sd
 from models.tasks.base import Task
@@ -15,11 +26,12 @@ from scheduler.events import Probed
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """serving_quality: on the same frames; frames: held-out labelled ones."""
+    """serving_quality: on the same frames, serving_error: its standard error; frames: held-out labelled ones."""
 
     serving_quality: float | None
     found: tuple[Probed, ...]
     frames: int
+    serving_error: float | None = None
 
 
 def probe_refs(samples: Samples, stream: str, window: int) -> list[SampleRef]:
@@ -45,4 +57,6 @@ def probe_steps(
         quality = quality_of(new)
         if quality is not None:
             found.append(Probed(version=version, quality=quality, gain_sd=gain_sd(old, new)))
-    return ProbeResult(serving_quality=quality_of(old), found=tuple(found), frames=len(old))
+    return ProbeResult(
+        serving_quality=quality_of(old), found=tuple(found), frames=len(old), serving_error=error_of_quality(old)
+    )

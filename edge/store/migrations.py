@@ -298,3 +298,13 @@ def m016_tokens_held_to_cameras(db: Any) -> None:
 @migrations()
 def m013_what_plans_were_made_from(db: Any) -> None:
     db.execute("CREATE TABLE plans_made_from (number INTEGER PRIMARY KEY, body TEXT NOT NULL) STRICT")
+
+
+@migrations()
+def m014_what_is_behind_a_quality(db: Any) -> None:
+    """Measurements of before have none of these."""
+    db.execute("ALTER TABLE quality ADD COLUMN frames INTEGER")
+    db.execute("ALTER TABLE quality ADD COLUMN error REAL")
+    db.execute("ALTER TABLE quality ADD COLUMN over TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE quality ADD COLUMN gain REAL")
+    db.execute("ALTER TABLE quality ADD COLUMN gain_error REAL")

@@ -70,11 +70,21 @@ class StoredModel:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityPoint:
+    """A measurement. number: rises with every one of this box, 0 not recorded yet; frames: held-out pictures behind it, error: standard
+    error of value, None of before they were recorded; over: version that was measured on the same pictures, '' none; gain, gain_error:
+    of `version` over that, and its standard error."""
+
     stream: str
     at_utc: float
     value: float
     kind: str
     version: str = ""
+    frames: int | None = None
+    error: float | None = None
+    over: str = ""
+    gain: float | None = None
+    gain_error: float | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,18 +305,20 @@ class Store:
         """The number after the last recorded window; 0 in a new database."""
         return int(self.rows("SELECT coalesce(max(window) + 1, 0) AS n FROM windows")[0]["n"])
 
-    def add_quality(self, stream: str, at_utc: float, value: float, *, kind: str, version: str = "") -> None:
-        """Records a measurement (0-1). kind: what was measured, 'f1', say; version: of which model."""
+    def add_quality(self, point: QualityPoint) -> None:
+        """Records a measurement (0-1). kind: what was measured, 'f1', say; version: of which model; its number is given here."""
+        values = asdict(point) | {"number": None}
         with self.transaction() as db:
             db.execute(
-                "INSERT INTO quality (stream, at_utc, value, kind, version) VALUES (?, ?, ?, ?, ?)",
-                (stream, at_utc, value, kind, version),
+                "INSERT INTO quality (id, stream, at_utc, value, kind, version, frames, error, over, gain, gain_error) VALUES"
+                " (:number, :stream, :at_utc, :value, :kind, :version, :frames, :error, :over, :gain, :gain_error)",
+                values,
             )
 
     def quality(self, stream: str, *, kind: str | None = None, limit: int = 500) -> list[QualityPoint]:
         """The newest `limit` points of a stream, oldest first (in the order they were added: the wall clock may jump)."""
         rows = self.rows(
-            "SELECT stream, at_utc, value, kind, version FROM quality"
+            "SELECT id AS number, stream, at_utc, value, kind, version, frames, error, over, gain, gain_error FROM quality"
             " WHERE stream = ? AND (? IS NULL OR kind = ?) ORDER BY id DESC LIMIT ?",
             (stream, kind, kind, limit),
         )

@@ -156,7 +156,8 @@ class Changes:
             point = camera.quality_history[-1]
             body = {
                 "f1": round(point.f1, 4), "measure": camera.quality_name, "version": point.version,
-                "measured": iso_utc(point.at_utc),
+                "measured": iso_utc(point.at_utc), "frames": point.frames,
+                "error": None if point.error is None else round(point.error, 4),
             }  # fmt: skip
             found += self._retained(self.topics.of_camera(camera.id, "quality"), now_utc, body)
         return found

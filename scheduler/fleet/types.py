@@ -148,7 +148,8 @@ class OfferWord:
     """What a box did with a `ModelOffer` for one of its cameras; it says so as long as the offer stands. stage: judging: not decided
     yet; serving: its gate let it in and it serves; refused: the gate found it no better; failed: it could not be judged (problem says
     why); withdrawn: the offer was withdrawn and the camera does not serve it (any more). before, after: the gate's quality of the
-    serving model and of the offered one on the same pictures, None not judged."""
+    serving model and of the offered one on the same pictures, None not judged; version: what the offered model is called on this camera,
+    '' not known (`Measured.version`)."""
 
     rollout: str
     camera: CameraKey
@@ -156,6 +157,7 @@ class OfferWord:
     before: float | None = None
     after: float | None = None
     problem: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +175,27 @@ class Confirmation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model's quality (0-1) on a camera's held-out labels; no knob has a part in it. number: rises with every measurement on the box;
+    version: of the model that was measured; frames: pictures behind it; error: its standard error. over: version that was measured on
+    the same pictures, because the measured one had taken its place; '' none; gain, gain_error: over that."""
+
+    number: int
+    version: str
+    quality: float
+    frames: int
+    error: float
+    over: str = ""
+    gain: float | None = None
+    gain_error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CameraReport:
     """A camera as its box tells of it, in `BoxReport`. customer: who it is watched for; networks: those from which it can be reached,
     empty: only from its home; demand_pct: share it needs for full quality (of its knobs' profile, mu applied); got_pct: received;
-    quality: measured against golden labels, 0-1, None not measured yet; finish_frac: frames answered by their deadline; fps: frames
+    quality: what people see, 0-1: measured against golden labels, times what the knobs in force keep; None not measured yet; measured:
+    the newest measurements behind it, oldest first (older boxes tell none); finish_frac: frames answered by their deadline; fps: frames
     due per second; lag_goal_s; memory_mib: GPU memory of its inference; version: serving model; consent: its samples may leave the
     box, masked; drift: signature of its last window (`scheduler.types.Signature`)."""
 
@@ -196,6 +215,7 @@ class CameraReport:
     arch: str = ""
     consent: bool = False
     drift: tuple[float, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

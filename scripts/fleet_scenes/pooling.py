@@ -14,8 +14,6 @@ from streams.samples import SampleRef, SampleStore
 #: Labelled pictures of the night that a model is trained on: so many together, and so many of every camera.
 NIGHT_PICTURES, LEAST_OF_EACH = 140, 16
 ROLLOUT = "night"
-#: Times that the owner looks at a rollout which has stopped, at most.
-MOST_LOOKS = 5
 
 
 def pooling(demo: Demo) -> str:
@@ -33,15 +31,14 @@ def pooling(demo: Demo) -> str:
         how_far=lambda state: told_pictures(night_pictures(demo, state, since_utc)),
     )
     say(f"labelled pictures of the night: {told_pictures(pictures)}")
-    before = reading.qualities(demo.get("state"))
-    say(f"quality at night: {reading.told_numbers(before)}")
+    say(f"quality at night: {reading.told_numbers(reading.qualities(demo.get('state')))}")
     made = demo.fleet(
         "train", ROLLOUT, "--arch", "tinydet-edge", "--epochs", "12", "--batch", "4", "--lr", "0.002", "--workers", "2",
         "--ray", demo.ray.settings.address, "--soak-min", "0",
     )  # fmt: skip
     losses = f"{made['losses'][0]:.2f} to {made['losses'][-1]:.2f}"
     say(f"trained on {made['pictures']} pictures of {', '.join(made['boxes'])}; loss {losses}")
-    row = carried_on(demo, before)
+    row = demo.wait("every gate has judged, box by box", partial(reading.ended, rollout=ROLLOUT), of="view", how_far=decided)
     for decision in reversed(row["decisions"]):
         say(f"rollout: {decision['what']}: {decision['reason']}")
     state = demo.get("state")
@@ -49,29 +46,18 @@ def pooling(demo: Demo) -> str:
     say(f"quality at night now: {reading.told_numbers(reading.qualities(state))}")
     demo.picture("models", "#/models", ".way")
     demo.picture("boxes", "#/boxes", "td")
-    told = ", ".join(map(reading.told_word, words))
-    if not any(word["stage"] == "serving" for word in words):
-        raise Failed(f"no gate let the model in: {told}")
-    serving = sum(word["stage"] == "serving" for word in words)
     about = f"{made['pictures']} pictures of {len(made['boxes'])} boxes, loss {losses}"
-    return f"{about}; {serving} of {len(words)} gates let it in: {told}"
+    return f"{about}; {ended_how(row, words)}"
 
 
-def carried_on(demo: Demo, before: dict[str, float]) -> dict[str, Any]:
-    """The rollout, once it goes no further. It stops when the quality that boxes tell falls, and that falls too while a box prepares its
-    next plan with most of its share. So the owner looks at what the gates measured, and goes on where that is better everywhere."""
-    for left in reversed(range(MOST_LOOKS)):
-        row: dict[str, Any] = demo.wait(
-            "every gate has judged, box by box", lambda view: reading.ended(view, ROLLOUT), of="view", how_far=decided
-        )
-        won = reading.gains(reading.words_of(demo.get("state"), ROLLOUT), before)
-        if row["state"] != "stopped" or not left or not won or min(won.values()) <= 0:
-            break
-        say(f"the rollout stopped: {row['reason']}. By labels it won {reading.told_numbers(won)}: the owner goes on with it")
-        told = f"better on labels: {reading.told_numbers(won)}"
-        demo.put(f"rollouts/{ROLLOUT}", {"what": "go_on", "reason": told}, method="PATCH")
-        demo.wait("the rollout goes on", partial(reading.has_decided, rollout=ROLLOUT, after=len(row["decisions"])), of="view")
-    return row
+def ended_how(row: dict[str, Any], words: list[dict[str, Any]]) -> str:
+    """How a rollout went that goes no further, and what each gate said. Failed: no gate let the model in."""
+    told = ", ".join(map(reading.told_word, words))
+    serving = sum(word["stage"] == "serving" for word in words)
+    if not serving:
+        raise Failed(f"no gate let the model in: {told}")
+    why = "" if row["state"] == "done" else f" ({row['reason']})"
+    return f"{serving} of {len(words)} gates let it in: {told}; the rollout is {row['state']}{why}"
 
 
 def decided(view: dict[str, Any]) -> str:

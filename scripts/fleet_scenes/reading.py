@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 Doc = Mapping[str, Any]
@@ -81,26 +81,12 @@ def decisions(view: Doc, rollout: str) -> int:
     return sum(len(row["decisions"]) for row in view["rollouts"] if row["id"] == rollout)
 
 
-def has_decided(view: Doc, rollout: str, after: int) -> bool:
-    """Whether there is one more than so many."""
-    return decisions(view, rollout) > after
-
-
 def words_of(state: Doc, rollout: str) -> list[dict[str, Any]]:
     """What each camera's gate said of what was offered."""
     return [
         dict(word) for box in state["boxes"] if box["report"]
         for word in box["report"]["confirmation"]["offers"] if word["rollout"] == rollout
     ]  # fmt: skip
-
-
-def gains(words: Iterable[Doc], before: Mapping[str, float]) -> dict[str, float]:
-    """Of each camera that serves what was offered: what its gate measured, less what it had before."""
-    return {
-        name_of(word["camera"]): float(word["after"]) - before[name_of(word["camera"])]
-        for word in words
-        if word["stage"] == "serving" and word["after"] is not None and name_of(word["camera"]) in before
-    }
 
 
 def told_word(word: Doc) -> str:

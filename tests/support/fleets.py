@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from cluster.types import BoxView, Customer, FleetState
-from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation, OfferWord
+from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation, Measured, OfferWord
 
 
 def key(box: str, camera: str = "c0") -> CameraKey:
@@ -55,12 +55,27 @@ def saying(state: FleetState, words: Iterable[tuple[str, OfferWord]]) -> FleetSt
 
 
 def measured(state: FleetState, quality: Mapping[CameraKey, float]) -> FleetState:
-    """The same fleet with other qualities."""
+    """The same fleet with other qualities, which boxes tell in one more report each."""
+    return _told_anew(state, lambda one: replace(one, quality=quality.get(one.camera, one.quality)), set(quality))
+
+
+def labelled(state: FleetState, found: Mapping[CameraKey, Measured]) -> FleetState:
+    """The same fleet, whose cameras were measured once more on labels; numbers are given here."""
+
+    def told(one: CameraReport) -> CameraReport:
+        more = found.get(one.camera)
+        number = one.measured[-1].number + 1 if one.measured else 1
+        return one if more is None else replace(one, measured=(*one.measured, replace(more, number=number))[-3:])
+
+    return _told_anew(state, told, set(found))
+
+
+def _told_anew(state: FleetState, told: Callable[[CameraReport], CameraReport], about: set[CameraKey]) -> FleetState:
     boxes = {}
     for name, view in state.boxes.items():
         assert view.report is not None
-        cameras = tuple(replace(one, quality=quality.get(one.camera, one.quality)) for one in view.report.cameras)
-        boxes[name] = replace(view, report=replace(view.report, cameras=cameras))
+        sequence = view.report.sequence + any(one.camera in about for one in view.cameras)
+        boxes[name] = replace(view, report=replace(view.report, sequence=sequence, cameras=tuple(map(told, view.cameras))))
     return replace(state, boxes=boxes)
 
 

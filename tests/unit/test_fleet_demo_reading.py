@@ -96,12 +96,6 @@ def test_every_gate_is_quoted() -> None:
     assert [reading.told_word(word) for word in words] == ["north/gate serving 0.80", "north/dock refused 0.40 (not better)"]
 
 
-def test_what_a_gate_measured_is_compared_with_what_there_was() -> None:
-    let_in = {"camera": key(), "stage": "serving", "after": 0.8}
-    words = [let_in, let_in | {"camera": key("east", "hall")}, let_in | {"camera": key("north", "dock"), "stage": "refused"}]
-    assert reading.gains(words, {"north/gate": 0.25, "north/dock": 0.5}) == {"north/gate": pytest.approx(0.55)}
-
-
 def test_a_profile_says_what_every_frame_needs_and_what_each_rate_keeps() -> None:
     def option(fps: float, quality: float, device_s: float) -> dict[str, float]:
         return {"fps": fps, "quality": quality, "device_s": device_s}

@@ -1,9 +1,8 @@
-"""What the demonstration's owner does with a rollout that stopped: goes on where gates measured gains on every camera only."""
+"""How the demonstration tells of its rollout: it looks on, and a model that no gate let in is no success."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,64 +18,27 @@ def pooling(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("fleet_scenes.pooling")
 
 
-def word(camera: str, after: float, stage: str = "serving") -> dict[str, Any]:
+def word(camera: str, after: float, stage: str = "serving", problem: str = "") -> dict[str, Any]:
     home, _, id = camera.partition("/")
-    return {"rollout": "night", "camera": {"home": home, "camera": id}, "stage": stage, "after": after, "problem": ""}
+    return {"rollout": "night", "camera": {"home": home, "camera": id}, "stage": stage, "after": after, "problem": problem}
 
 
-class Fleet:
-    """A controller whose rollout stops `stops` times; offers: what gates say all along. asked: what the owner had done."""
-
-    def __init__(self, stops: int, *offers: dict[str, Any]) -> None:
-        self.stops, self.offers, self.asked = stops, offers, list[dict[str, Any]]()
-
-    def view(self) -> dict[str, Any]:
-        count = 1 + 2 * len(self.asked)
-        row = {"id": "night", "state": "stopped" if self.stops > len(self.asked) else "done", "reason": "quality fell"}
-        return {"rollouts": [row | {"decisions": [{}] * count}]}
-
-    def wait(self, what: str, there: Callable[[dict[str, Any]], Any], **_: Any) -> Any:
-        found = there(self.view())
-        assert found, what
-        return found
-
-    def get(self, path: str) -> dict[str, Any]:
-        assert path == "state"
-        return {"boxes": [{"report": {"confirmation": {"offers": list(self.offers)}}}]}
-
-    def put(self, path: str, body: dict[str, Any], *, method: str) -> None:
-        assert (path, method, body["what"]) == ("rollouts/night", "PATCH", "go_on")
-        self.asked.append(body)
+def test_it_tells_what_every_gate_said_and_how_the_rollout_ended(pooling: ModuleType) -> None:
+    words = [word("north/gate", 0.8), word("north/dock", 0.4, "refused", "not better")]
+    told = pooling.ended_how({"state": "done", "reason": "all have answered"}, words)
+    assert told == "1 of 2 gates let it in: north/gate serving 0.80, north/dock refused 0.40 (not better); the rollout is done"
 
 
-BEFORE = {"north/gate": 0.2, "north/dock": 0.5}
+def test_a_rollout_that_stopped_says_why(pooling: ModuleType) -> None:
+    told = pooling.ended_how({"state": "stopped", "reason": "quality on labels fell"}, [word("north/gate", 0.8)])
+    assert told.endswith("the rollout is stopped (quality on labels fell)")
 
 
-def test_goes_on_where_every_gate_measured_a_gain(pooling: ModuleType) -> None:
-    fleet = Fleet(2, word("north/gate", 0.8), word("north/dock", 0.6))
-    assert pooling.carried_on(fleet, BEFORE)["state"] == "done"
-    assert [body["reason"] for body in fleet.asked] == ["better on labels: north/dock 0.10, north/gate 0.60"] * 2
+def test_where_no_gate_let_it_in_the_scene_has_not_happened(pooling: ModuleType) -> None:
+    with pytest.raises(Exception, match=r"no gate let the model in: north/gate refused 0\.10 \(not better\)"):
+        pooling.ended_how({"state": "stopped", "reason": "gates"}, [word("north/gate", 0.1, "refused", "not better")])
 
 
-def test_leaves_it_where_a_camera_that_serves_it_lost(pooling: ModuleType) -> None:
-    fleet = Fleet(2, word("north/gate", 0.8), word("north/dock", 0.4))
-    assert pooling.carried_on(fleet, BEFORE)["state"] == "stopped"
-    assert not fleet.asked
-
-
-def test_leaves_it_where_no_gate_let_it_in(pooling: ModuleType) -> None:
-    fleet = Fleet(1, word("north/gate", 0.1, "refused"))
-    assert pooling.carried_on(fleet, BEFORE)["state"] == "stopped"
-    assert not fleet.asked
-
-
-def test_does_not_go_on_for_ever(pooling: ModuleType) -> None:
-    fleet = Fleet(100, word("north/gate", 0.8))
-    assert pooling.carried_on(fleet, BEFORE)["state"] == "stopped"
-    assert len(fleet.asked) == pooling.MOST_LOOKS - 1
-
-
-def test_one_that_did_not_stop_is_left_alone(pooling: ModuleType) -> None:
-    fleet = Fleet(0, word("north/gate", 0.8))
-    assert pooling.carried_on(fleet, BEFORE)["state"] == "done"
-    assert not fleet.asked
+def test_nobody_is_asked_to_go_on_with_a_rollout() -> None:
+    """A rollout that must be pushed is none that works."""
+    assert not [path.name for path in SCRIPTS.glob("fleet_scenes/*.py") if "go_on" in path.read_text()]

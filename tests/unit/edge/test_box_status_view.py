@@ -17,6 +17,7 @@ from edge.live_pictures import draw_jpeg
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.runtime import Job
+from edge.store.store import QualityPoint
 from models.tasks.classification import CLASSIFICATION
 from scheduler import events as ev
 from scheduler.commands import Note, ReportPlan
@@ -59,7 +60,7 @@ def test_a_box_that_has_just_started(box: LiveBox) -> None:
 
 def test_a_camera_with_frames_quality_and_a_job(box: LiveBox) -> None:
     analysed(box, "a")
-    box.store.add_quality("a", 1.7e9, 0.42, kind="f1", version="a-000001")
+    box.store.add_quality(QualityPoint(stream="a", at_utc=1.7e9, value=0.42, kind="f1", version="a-000001"))
     lane = box.backend.open_lane("a/train/3")
     box.runtime.jobs["a/train/3"] = Job(stream="a", kind="retraining", lane=lane, thread=box._thread, done_frac=0.25)
     view = box.status.status().cameras[0]

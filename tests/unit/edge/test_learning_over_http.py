@@ -27,7 +27,7 @@ from edge.queries.live import CameraQueries, specs_of
 from edge.runtime import Watched
 from edge.samples import FileSamples
 from edge.store.plans import PlanStore
-from edge.store.store import Store
+from edge.store.store import QualityPoint, Store
 from edge.web.fake import FakeSource
 from edge.web.fake_learning import FakeLearning, FakeQueries
 from edge.web.services import Services
@@ -117,7 +117,9 @@ class Box:
             )
             self.store.add_model(version, at_utc=number, config={"window": number - 1 if number else None})
             self.store.serve(version.id, at_utc=number)
-            self.store.add_quality("gate", 100.0 * number, 0.5 + 0.05 * number, kind="f1", version=version.id)
+            self.store.add_quality(
+                QualityPoint(stream="gate", at_utc=100.0 * number, value=0.5 + 0.05 * number, kind="f1", version=version.id)
+            )
         self.store.add_note(5.0, "labels", "gate's note", stream="gate")
         self.store.add_note(6.0, "labels", "yard's note", stream="yard")
         self.store.add_window(outcome(0, predicted=0.6, realised=0.62), opened_utc=0, closed_utc=100)

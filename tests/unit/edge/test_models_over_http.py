@@ -17,7 +17,7 @@ from edge.box_models import BoxModels, common_ancestor
 from edge.clock import SystemClock
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
-from edge.store.store import Store
+from edge.store.store import QualityPoint, Store
 from edge.web.fake import FakeSource
 from edge.web.fake_learning import FakeModels
 from edge.web.services import Services
@@ -53,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 shelf.admit("gate", version, quality)
             shelf.reject("gate", versions[2], "not better")
             for at_utc, value in ((10.0, 0.7), (20.0, 0.6)):
-                store.add_quality("gate", at_utc, value, kind="f1", version="gate-000003")
+                store.add_quality(QualityPoint(stream="gate", at_utc=at_utc, value=value, kind="f1", version="gate-000003"))
         yield root
 
 

@@ -131,7 +131,7 @@ def test_answers_of_queries_are_told_when_they_change() -> None:
 
 
 def test_a_camera_that_classifies_says_so() -> None:
-    point = QualityPoint(at_utc=EPOCH_UTC, f1=0.6, version="gate-1")
+    point = QualityPoint(at_utc=EPOCH_UTC, f1=0.6, version="gate-1", frames=8, error=0.12345)
     camera = CameraView(
         id="gate", state="live", task="classification", quality_name="accuracy", model="gate-1", quality_history=(point,)
     )
@@ -139,6 +139,7 @@ def test_a_camera_that_classifies_says_so() -> None:
     bodies = {m.topic.rpartition("/")[2]: body(m) for m in told if "/camera/" in m.topic}
     assert bodies["status"]["task"] == "classification"
     assert bodies["quality"]["measure"] == "accuracy"
+    assert (bodies["quality"]["frames"], bodies["quality"]["error"]) == (8, 0.1235), "how sure it is"
 
 
 def test_plan_and_outcome_share_a_topic_and_are_told_once() -> None:

@@ -51,6 +51,8 @@ def test_a_probe_measures_all_on_the_held_out_labels_of_the_window() -> None:
     assert good.quality > result.serving_quality > bad.quality
     assert good.gain_sd is not None
     assert 0 < good.gain_sd < 0.3
+    assert result.serving_error is not None
+    assert 0 < result.serving_error < 0.3
 
 
 def test_candidates_are_drawn_one_at_a_time_and_one_frame_is_an_iteration() -> None:

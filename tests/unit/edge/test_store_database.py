@@ -138,6 +138,11 @@ def test_unknown_and_repeated_models_are_refused(store: Store) -> None:
         store.set_model_state("nope", ModelState.REJECTED)
 
 
+MEASURED = QualityPoint(
+    stream="yard", at_utc=5.0, value=0.5, kind="f1", version="v1", frames=8, error=0.1, over="v0", gain=-0.1, gain_error=0.05
+)
+
+
 def test_all_of_it_is_there_after_opening_again(tmp_path: Path) -> None:
     path = tmp_path / "driftbox.db"
     with Store(path) as store:
@@ -147,7 +152,7 @@ def test_all_of_it_is_there_after_opening_again(tmp_path: Path) -> None:
         store.add_model(version("v1"), at_utc=1.0)
         store.serve("v1", at_utc=1.0)
         store.add_window(outcome(4), opened_utc=10.0, closed_utc=20.0)
-        store.add_quality("yard", 5.0, 0.5, kind="f1", version="v1")
+        store.add_quality(MEASURED)
         store.add_note(6.0, "auth", "rtsp://admin:hunter2@cam/1 refused", stream="yard")
     assert b"hunter2" not in path.read_bytes()
     with Store(path) as store:
@@ -156,13 +161,13 @@ def test_all_of_it_is_there_after_opening_again(tmp_path: Path) -> None:
         (window,) = store.windows()
         assert (window.outcome, window.opened_utc, window.closed_utc) == (outcome(4), 10.0, 20.0)
         assert store.next_window() == 5
-        assert store.quality("yard") == [QualityPoint(stream="yard", at_utc=5.0, value=0.5, kind="f1", version="v1")]
+        assert store.quality("yard") == [replace(MEASURED, number=1)]
         assert store.notes()[0].text == "rtsp://***@cam/1 refused"
 
 
 def test_newest_come_oldest_first_even_when_the_clock_jumps(store: Store) -> None:
     for i, at in enumerate([100.0, 50.0, 200.0]):
-        store.add_quality("yard", at, i / 10, kind="f1" if i else "map")
+        store.add_quality(QualityPoint(stream="yard", at_utc=at, value=i / 10, kind="f1" if i else "map"))
         store.add_window(outcome(i), opened_utc=at, closed_utc=at)
     assert [p.at_utc for p in store.quality("yard")] == [100.0, 50.0, 200.0]
     assert [p.at_utc for p in store.quality("yard", limit=2)] == [50.0, 200.0]
@@ -174,7 +179,7 @@ def test_newest_come_oldest_first_even_when_the_clock_jumps(store: Store) -> Non
 def test_prune_keeps_the_newest(store: Store) -> None:
     for i in range(10):
         store.add_note(float(i), "c", f"n{i}")
-        store.add_quality("yard", float(i), 0.5, kind="f1")
+        store.add_quality(QualityPoint(stream="yard", at_utc=float(i), value=0.5, kind="f1"))
         store.add_window(outcome(i), opened_utc=0.0, closed_utc=0.0)
     assert store.prune(notes=3, quality_points=10, windows=9) == 7 + 0 + 1
     assert [n.text for n in store.notes()] == ["n7", "n8", "n9"]
@@ -184,7 +189,7 @@ def test_prune_keeps_the_newest(store: Store) -> None:
 def test_threads_may_share_a_store(store: Store) -> None:
     def write(n: int) -> None:
         for i in range(25):
-            store.add_quality(f"s{n}", float(i), 0.1, kind="f1")
+            store.add_quality(QualityPoint(stream=f"s{n}", at_utc=float(i), value=0.1, kind="f1"))
             store.quality(f"s{n}")
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]

@@ -14,7 +14,7 @@ from edge.inference import InferenceWorker
 from edge.shadow import ShadowRules, SwapRefused
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
-from edge.store.store import ModelState, Store
+from edge.store.store import ModelState, QualityPoint, Store
 from edge.swapping import Swapper
 from models.detector import Detector
 from models.fake import FakeDetector
@@ -171,6 +171,6 @@ def test_the_way_back_is_warm_and_what_is_not_warm_waits_for_no_form(place: Plac
 
 def test_the_quality_beside_which_a_shadow_is_judged_is_that_of_the_model_that_serves(place: Place) -> None:
     for value, version in ((0.3, "a-000001"), (0.5, "a-000001"), (0.9, "a-000009")):
-        place.store.add_quality("a", 0.0, value, kind="f1", version=version)
+        place.store.add_quality(QualityPoint(stream="a", at_utc=0.0, value=value, kind="f1", version=version))
     assert place.swapper._measured("a", "a-000001") == 0.5
     assert place.swapper._measured("a", "a-000002") is None

@@ -12,6 +12,7 @@ from models.evaluate import (
     MatchCounts,
     average_precision,
     f1,
+    f1_sd,
     iou_matrix,
     match,
     match_counts,
@@ -96,6 +97,17 @@ def test_running_f1_forgets_old_frames() -> None:
     assert list(running_f1([hit, miss], window=1)) == [1.0, 0.0]
     with pytest.raises(ValueError, match="at least one frame"):
         list(running_f1([hit], window=0))
+
+
+def test_how_sure_a_quality_is() -> None:
+    """The jackknife of a mean is its usual standard error; frames that agree show none."""
+    hit, miss = MatchCounts(1, 0, 0), MatchCounts(0, 1, 1)  # F1 of both together is a mean: 2 boxes and labels a frame
+    values = np.array([1.0, 0.0, 1.0, 1.0, 0.0])
+    found = f1_sd([hit if value else miss for value in values])
+    assert found == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
+    assert f1_sd([hit] * 8) == 0.0
+    assert f1_sd([hit]) is None
+    assert f1_sd([]) is None
 
 
 def test_average_precision_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from cluster.controller.belief import (
     measured_offset_s,
 )
 from cluster.types import BoxView, CameraLease
-from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, CameraWord, Confirmation
+from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, CameraWord, Confirmation, Measured
 from tests.support.fleet_boxes import ToyBox, iso
 
 NOW_S = 1_800_000_000.0
@@ -144,6 +145,30 @@ def test_more_capacity_than_was_agreed_on_is_not_counted() -> None:
     found, doubts = judge(report(capacity_pct=4000.0, spare_pct=3000.0))
     assert (found.capacity_pct, found.spare_pct) == (100.0, 100.0)
     assert "100 were agreed on" in doubts
+
+
+SOUND = Measured(number=3, version="v2", quality=0.7, frames=8, error=0.1)
+PROVED = replace(SOUND, number=4, over="v1", gain=-0.2, gain_error=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"quality": 1.2},
+        {"quality": -0.1},
+        {"frames": 0},
+        {"error": -0.1},
+        {"gain": 1.5},
+        {"gain_error": -0.1},
+        {"over": ""},
+        {"gain": None},
+    ],
+)
+def test_measurements_that_cannot_be_are_not_used_and_the_others_are(wrong: dict[str, Any]) -> None:
+    assert judge(with_camera(measured=(SOUND, PROVED))) == (with_camera(measured=(SOUND, PROVED)), "")
+    found, doubts = judge(with_camera(measured=(SOUND, replace(PROVED, **wrong))))
+    assert found.cameras[0].measured == (SOUND,)
+    assert "measurements that cannot be" in doubts
 
 
 def test_less_capacity_is_believed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,18 +15,21 @@ from cluster.rollouts.wishes import RolloutWish, apply
 from cluster.types import CameraLease, FleetState
 from configs.errors import UsageError
 from scheduler.fleet.codec import as_dict, decode
-from scheduler.fleet.types import ModelOffer, OfferWord
-from tests.support.fleets import alarmed, box_view, fleet, fleet_of, key, measured, saying
+from scheduler.fleet.types import CameraKey, Measured, ModelOffer, OfferWord
+from tests.support.fleets import alarmed, box_view, fleet, fleet_of, key, labelled, measured, saying
 
 SOAK_S = 600.0
 RULES = RolloutRules(soak_s=SOAK_S)
 
 
 class World:
-    """A controller and boxes that answer as they are told, in steps of 100 s."""
+    """A controller and boxes that answer as they are told, in steps of 100 s. by: what boxes tell of the quality: `labels` as well, or
+    `reports` alone, as older ones do."""
 
-    def __init__(self, state: FleetState, rules: RolloutRules = RULES) -> None:
-        self.now_s, self.offers = 1000.0, dict[str, tuple[ModelOffer, ...]]()
+    def __init__(self, state: FleetState, rules: RolloutRules = RULES, *, by: str = "reports") -> None:
+        self.now_s, self.offers, self.by = 1000.0, dict[str, tuple[ModelOffer, ...]](), by
+        if by == "labels":
+            state = labelled(state, {one.camera: sample(0.8, "v1") for view in state.boxes.values() for one in view.cameras})
         self.state = apply(RolloutWish(what="begin", id="r", parcel="bundle", rules=rules), state, self.now_s)
         self.answer: Callable[[ModelOffer, str], str] = lambda offer, box: "withdrawn" if offer.withdraw else "serving"
         self.lift, self.lifted = 0.0, set[str]()  # by how much the version is better, where (nothing: everywhere)
@@ -49,17 +53,30 @@ class World:
         said = self.answer(offer, box)
         if not said or not self.state.boxes[box].online:
             return
-        words = [(box, OfferWord(rollout=offer.rollout, camera=one, stage=said)) for one in offer.cameras]  # type: ignore[arg-type]
+        words = [(box, OfferWord(rollout=offer.rollout, camera=one, stage=said, version="v2")) for one in offer.cameras]  # type: ignore[arg-type]
         self.state = saying(self.state, words)
         if said == "serving":
             lift = self.lift if not self.lifted or box in self.lifted else 0.0
-            self.state = measured(self.state, dict.fromkeys(offer.cameras, 0.8 + lift + self.now_s * 1e-07))
+            self.tell(dict.fromkeys(offer.cameras, 0.8 + lift))
+
+    def tell(self, quality: dict[CameraKey, float], version: str = "v2") -> None:
+        """What is measured now."""
+        self.state = measured(self.state, quality)
+        if self.by == "labels":
+            self.state = labelled(self.state, {one: sample(value, version) for one, value in quality.items()})
 
     def run(self, steps: int = 200) -> None:
         for _ in range(steps):
             self.step()
             if self.rollout.state != "running":
                 return
+
+
+def sample(quality: float, version: str, **more: Any) -> Measured:
+    return Measured(**({"number": 0, "version": version, "quality": quality, "frames": 12, "error": 0.02} | more))  # type: ignore[arg-type]
+
+
+BOTH = pytest.mark.parametrize("by", ["reports", "labels"])
 
 
 def test_one_box_then_a_tenth_then_half_then_all() -> None:
@@ -118,27 +135,31 @@ def test_harm_in_the_newest_step_is_not_hidden_by_the_ones_before() -> None:
     assert "of this step" in world.rollout.reason
 
 
-def test_fallen_quality_stops_it() -> None:
-    world = World(fleet_of(40))
+@BOTH
+def test_fallen_quality_stops_it(by: str) -> None:
+    world = World(fleet_of(40), by=by)
     world.lift = -0.1
     world.run()
     assert (world.rollout.state, world.rollout.step) == ("stopped", 0)
-    assert "quality fell by 0.100" in world.rollout.reason
+    told = {"reports": "quality as reported fell by 0.100", "labels": "quality on labels fell by 0.100"}
+    assert told[by] in world.rollout.reason
 
 
-def test_a_fall_within_the_margin_or_within_chance_stops_nothing() -> None:
-    world = World(fleet_of(10))
+@BOTH
+def test_a_fall_within_the_margin_or_within_chance_stops_nothing(by: str) -> None:
+    world = World(fleet_of(10), by=by)
     world.lift = -0.02
     world.run()
     assert world.rollout.state == "done"
 
 
-def test_night_that_falls_on_all_is_not_the_model_s_fault() -> None:
-    world = World(fleet_of(40))
+@BOTH
+def test_night_that_falls_on_all_is_not_the_model_s_fault(by: str) -> None:
+    world = World(fleet_of(40), by=by)
     world.step()
     world.step()
     night = {one: 0.6 for view in world.state.boxes.values() if view.id != world.rollout.boxes[0] for one in [key(view.id)]}
-    world.state = measured(world.state, night)
+    world.tell(night, "v1")
     world.lift = -0.2
     for _ in range(10):
         world.step()
@@ -242,8 +263,9 @@ def test_rolled_back_until_nobody_serves_it() -> None:
     assert world.rollout.decisions[-2].by == "anna"
 
 
-def test_the_owner_goes_on_and_only_what_is_new_counts() -> None:
-    world = World(fleet_of(10))
+@BOTH
+def test_the_owner_goes_on_and_only_what_is_new_counts(by: str) -> None:
+    world = World(fleet_of(10), by=by)
     world.lift, world.lifted = -0.1, {world.rollout.boxes[0]}
     world.run()
     assert world.rollout.state == "stopped"
@@ -290,8 +312,9 @@ def test_a_finished_one_can_be_forgotten() -> None:
     assert world.state.rollouts == {}
 
 
-def test_it_goes_through_json_at_every_moment() -> None:
-    world = World(fleet_of(12))
+@BOTH
+def test_it_goes_through_json_at_every_moment(by: str) -> None:
+    world = World(fleet_of(12), by=by)
     while world.rollout.state == "running":
         world.step()
         assert decode(Rollout, as_dict(world.rollout)) == world.rollout
@@ -299,16 +322,18 @@ def test_it_goes_through_json_at_every_moment() -> None:
 
 @pytest.mark.parametrize(
     "wrong", [{"steps_frac": ()}, {"steps_frac": (0.5, 0.1, 1.0)}, {"steps_frac": (0.0, 0.5)}, {"soak_s": -1.0}, {"answered_frac": 0.0},
-              {"refused_frac": 2.0}, {"margin": float("nan")}, {"fewest_answers": 0}],
+              {"refused_frac": 2.0}, {"margin": float("nan")}, {"fewest_answers": 0}, {"low_reports": 0}, {"low_s": -1.0},
+              {"risk": 0.0}, {"lone_sigma": float("inf")}],
 )  # fmt: skip
 def test_rules_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RolloutRules(**wrong)  # type: ignore[arg-type]
 
 
-def test_many_cameras_of_one_box_are_one_proof() -> None:
+@BOTH
+def test_many_cameras_of_one_box_are_one_proof(by: str) -> None:
     """Where boxes without the version change as much by themselves, one box that fell proves nothing; when many fall, it does."""
-    world = World(fleet_of(40, cameras=10))
+    world = World(fleet_of(40, cameras=10), replace(RULES, soak_s=1e6), by=by)
     world.lift = -0.1
     world.step()
     first = world.rollout.boxes[0]
@@ -318,8 +343,8 @@ def test_many_cameras_of_one_box_are_one_proof() -> None:
         if view.id != first
         for one in view.cameras
     }
-    world.state = measured(world.state, wander)
-    for _ in range(5):
+    world.tell(wander, "v1")
+    for _ in range(9):  # reports must tell a fall for ten minutes
         world.step()
     assert world.rollout.state == "running"
     found = compared(world.rollout, world.rollout.cameras)

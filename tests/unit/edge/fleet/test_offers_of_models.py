@@ -108,6 +108,28 @@ def test_the_gates_word_is_the_answer_and_survives_a_restart(place: Place) -> No
     assert place.candidates("yard") == []  # an answered one is not measured again
 
 
+def test_what_the_box_gave_up_for_the_one_before_is_no_better_after_all(place: Place) -> None:
+    place.bundle("north.r1", 7)
+    place.offer(GATE, YARD)
+    for camera in ("gate", "yard"):
+        place.shelf.admit(camera, place.candidates(camera)[0], 0.83, "better")
+    assert place.stages() == ["serving", "serving"]
+    assert [word.version for word in place.book.words()] == ["gate-x000001", "yard-x000001"]
+    place.shelf.admit("gate", "gate-000001", 0.8, "rollback: live quality fell below what it replaced")
+    gate, yard = place.book.words()
+    assert (gate.stage, yard.stage) == ("refused", "serving")
+    assert gate.problem == "let in, then given up: rollback: live quality fell below what it replaced"
+    assert gate.version == "gate-x000001"
+
+
+def test_what_a_newer_model_replaced_was_let_in(place: Place) -> None:
+    place.bundle("north.r1", 7)
+    place.offer(GATE)
+    place.shelf.admit("gate", place.candidates("gate")[0], 0.83, "better")
+    place.shelf.admit("gate", "gate-000001", 0.9, "reuse: an earlier model fits this window better")
+    assert place.stages() == ["serving"]
+
+
 def test_the_reason_that_is_read_is_the_one_that_the_engine_writes() -> None:
     text = Path(__file__).parents[4].joinpath("scheduler/engine.py").read_text()
     assert 'f"not better on this camera\'s labels: {qualities[version]:.3f} against {event.serving_quality:.3f}"' in text

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from configs.schema import CameraEntry, FleetSection
 from edge.fleet.controller_clock import JUMP_S, ControllerClock
 from edge.fleet.link import NUMBERS, Numbers, is_wanted
-from edge.fleet.report import CameraFacts, Looked, Stamp, demand_pct, report_of, seen_quality, travels
+from edge.fleet.report import CameraFacts, Looked, Stamp, demand_pct, measured_of, report_of, seen_quality, travels
 from edge.fleet.view import FleetView, sentence
 from edge.status import BoxStatus, CameraView, DeviceView, JobMemoryView, ShareView
 from edge.store.outbox import Outbox
-from edge.store.store import Store
+from edge.store.store import QualityPoint, Store
 from edge.telemetry.topics import BOX_KINDS, CAMERA_KINDS, Topics
-from scheduler.fleet.codec import decode, encode
-from scheduler.fleet.types import BoxReport, CameraKey, Confirmation
+from scheduler.fleet.codec import as_dict, decode, encode
+from scheduler.fleet.types import BoxReport, CameraKey, Confirmation, Measured, OfferWord
 from scheduler.types import KnobProfile
 
 STAMP = Stamp(box="hall", site="site", boot="b1", sequence=7)
@@ -104,6 +104,34 @@ def test_consent_is_the_cameras_own_where_it_says_something(box_wide: bool, own:
 def test_a_camera_that_nobody_configured_gives_nothing_away() -> None:
     found = report(Looked(status=status(CameraView(id="gate", state="live", camera_fps=12))), FleetSection())
     assert (found.cameras[0].consent, found.cameras[0].customer, found.cameras[0].fps) == (False, "house", 12)
+
+
+def test_measurements_travel_with_what_is_behind_them() -> None:
+    points = [
+        QualityPoint(stream="gate", at_utc=1.0, value=0.6, kind="f1", version="gate-1", number=4),
+        QualityPoint(stream="gate", at_utc=2.0, value=0.7, kind="f1", version="gate-2", number=5, frames=8, error=0.1),
+        QualityPoint(
+            stream="gate", at_utc=3.0, value=0.7, kind="f1", version="gate-2", number=6, frames=8, error=0.1, over="gate-1", gain=0.2,
+            gain_error=0.15,
+        ),
+    ]  # fmt: skip
+    facts = {"gate": CameraFacts(measured=measured_of(points))}
+    (told,) = report(Looked(status=status(CameraView(id="gate", state="live")), facts=facts)).cameras
+    assert told.measured == (
+        Measured(number=5, version="gate-2", quality=0.7, frames=8, error=0.1),
+        Measured(number=6, version="gate-2", quality=0.7, frames=8, error=0.1, over="gate-1", gain=0.2, gain_error=0.15),
+    ), "of the first nobody knows how many pictures are behind it"
+
+
+def test_boxes_and_controllers_of_two_releases_understand_each_other() -> None:
+    """An older box tells no measurements; an older controller leaves out what it does not know."""
+    found = as_dict(report(Looked(status=status(CameraView(id="gate", state="live", quality=0.5)))))
+    del found["cameras"][0]["measured"]
+    found["cameras"][0]["of_a_later_release"] = 1
+    (told,) = decode(BoxReport, found).cameras
+    assert (told.measured, told.quality) == ((), 0.5)
+    word = {"rollout": "r", "camera": {"home": "hall", "camera": "gate"}, "stage": "serving"}
+    assert decode(OfferWord, word).version == ""
 
 
 def test_a_guest_is_told_under_its_home() -> None:
