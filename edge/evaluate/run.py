@@ -116,7 +116,7 @@ def run_policy(
         policy=shown_as, mean_f1=float(np.mean(list(videos.values()))), retrainings=world.record.retrainings,
         finished=len(world.record.trainings), admitted=world.record.admitted, gpu_s=sum(driver.used_gpu_s.values()),
         gpu_s_by_kind=dict(driver.used_gpu_s), videos=videos, f1=f1, record=world.record, plans=_plans(driver),
-        profiled=profiled, predicted=_predicted(profiled, options.engine.retrain),
+        profiled=profiled, predicted=_predicted(profiled, options.engine),
         exhaustive_gpu_s=sum(_exhaustive_gpu_s(studio, done) for done in profiled.values()),
     )  # fmt: skip
 
@@ -151,21 +151,19 @@ def _profiled(driver: VirtualDriver, options: EvaluateOptions) -> dict[tuple[str
     return {(event.stream, int(event.at_s // options.window_s)): event for event in answers}
 
 
-def _predicted(
-    profiled: dict[tuple[str, int], ProfileDone], configs: Sequence[RetrainConfig]
-) -> dict[tuple[str, int, str], float]:
+def _predicted(profiled: dict[tuple[str, int], ProfileDone], engine: EngineConfig) -> dict[tuple[str, int, str], float]:
     return {
         (stream, window, option.name): option.end_quality
         for (stream, window), done in profiled.items()
-        for option in microprofile.options(done.trials, configs, n_train=done.n_train)
+        for option in microprofile.options(done.trials, engine.retrain, n_train=done.n_train, lend=engine.profile_lend)
     }
 
 
 def _exhaustive_gpu_s(studio: Studio, done: ProfileDone) -> float:
-    """What retraining every configuration whose family was tried would have cost: profiling without a micro-profiler."""
-    tried = {microprofile.family_key(trial.config) for trial in done.trials}
-    configs = [c for c in studio.options.engine.retrain if microprofile.family_key(c) in tried]
-    return sum(studio.costs.retrain_gpu_s(config, max(1, done.n_train)) for config in configs)
+    """What retraining every configuration that the profile speaks of would have cost: profiling without a micro-profiler."""
+    engine = studio.options.engine
+    told = microprofile.speaking(done.trials, engine.retrain, lend=engine.profile_lend)
+    return sum(studio.costs.retrain_gpu_s(config, max(1, done.n_train)) for config in engine.retrain if config.name in told)
 
 
 def engine_config(options: EvaluateOptions, costs: CostProfile, retrain: Iterable[RetrainConfig]) -> EngineConfig:

@@ -15,7 +15,7 @@ from edge.costs import CostProfile
 from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from edge.jobs.train import n_embedded
 from models.detector import Detector
-from models.microprofile_run import sample_size
+from models.microprofile_run import sample_size, tried_families
 from scheduler.commands import (
     Command,
     ReportWindow,
@@ -241,7 +241,8 @@ class EvaluateWorld:
     def _profiling(self, command: StartProfiling) -> Work:
         n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
         n_holdout = len(self.samples.labelled(command.stream, [command.window], "holdout"))
-        epochs, cost = affordable_epochs(command, self._studio.costs, n_train, n_holdout)
+        tried = tried_families(self._studio.detector(command.version), command.configs, lend=command.lend)
+        epochs, cost = affordable_epochs(replace(command, configs=tried), self._studio.costs, n_train, n_holdout)
 
         def finish(at_s: float) -> Event:
             self.samples.now_s = at_s

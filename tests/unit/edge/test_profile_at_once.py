@@ -20,11 +20,13 @@ from models.fake import FakeDetector
 from models.tasks.detection import DETECTION
 from scheduler.commands import StartProfiling
 from scheduler.events import ProfileDone
-from scheduler.types import Detections, RetrainConfig
+from scheduler.types import Detections, ProfileTrial, RetrainConfig
+from tests.support.keeping import Keeping
 from tests.support.memory_samples import MemorySamples
 
 BASE = RetrainConfig(name="base", epochs=6, batch=4, lr=0.02)
-FAMILIES = [BASE, replace(BASE, name="half", data_frac=0.5), replace(BASE, name="replay", replay_frac=0.25)]
+HEAD = replace(BASE, name="head", layers_frac=0.5)
+FAMILIES = [BASE, replace(BASE, name="half", data_frac=0.5), replace(BASE, name="replay", replay_frac=0.25), HEAD]
 
 
 def samples(labels: Detections | None = None) -> MemorySamples:
@@ -119,17 +121,25 @@ def test_cancelling_stops_every_lane() -> None:
     backend.close()
 
 
-def profiled(trials_at_once: int, members: bool = True) -> ProfileDone:
+def profiled(trials_at_once: int, members: bool = True, lend: bool = False) -> ProfileDone:
     """The command that the engine gives, carried out on a live box's lanes."""
     backend = LaneBackend(capacity_pct=200)
     given = Members(backend) if members else None
     parts = SimpleNamespace(
-        samples=samples(), shelf=SimpleNamespace(detector=lambda version: FakeDetector(skill=0.4)), scoring=jobs.Scoring(),
+        samples=samples(), shelf=SimpleNamespace(detector=lambda version: Keeping(skill=0.4)), scoring=jobs.Scoring(),
         seed=1, replay_windows=1, trials_at_once=trials_at_once, profile_halving=False, steps=jobs.here,
     )  # fmt: skip
     live: Any = LiveJobs(parts, on_epoch=lambda *_: None, task_of=lambda _: DETECTION, members=given)  # type: ignore[arg-type]
     command = StartProfiling(
-        job="p", stream="a", window=2, version="v", configs=tuple(FAMILIES), epochs=2, data_frac=0.5, budget_gpu_s=1e9
+        job="p",
+        stream="a",
+        window=2,
+        version="v",
+        configs=tuple(FAMILIES),
+        epochs=2,
+        data_frac=0.5,
+        budget_gpu_s=1e9,
+        lend=lend,
     )
     lane = backend.open_lane("p")
     (given or backend).set_shares({"p": 200.0})
@@ -138,6 +148,17 @@ def profiled(trials_at_once: int, members: bool = True) -> ProfileDone:
     assert set(backend.report()) == {"p"}
     backend.close()
     return event
+
+
+@pytest.mark.parametrize("trials_at_once", [1, 3])
+def test_the_box_tries_what_is_cheap_alone_where_the_others_may_borrow(trials_at_once: int) -> None:
+    (cheap,) = profiled(trials_at_once, lend=True).trials
+    assert cheap.config.name == "head"
+    assert cheap in [replace(t, **_times(cheap)) for t in profiled(trials_at_once).trials], "it shows what it would have shown"
+
+
+def _times(trial: ProfileTrial) -> dict[str, float]:
+    return {"init_gpu_s": trial.init_gpu_s, "gpu_s_per_epoch": trial.gpu_s_per_epoch}
 
 
 def test_the_box_hears_the_same_whatever_ran_at_once() -> None:

@@ -21,6 +21,7 @@ from models.microprofile_run import microprofile, tried_families
 from models.retrain import retrain, student, trains_head_only
 from models.tasks.classification import CLASSIFICATION
 from scheduler.types import Detections, ProfileTrial, RetrainConfig
+from tests.support.keeping import Keeping, Layered
 from tests.support.networks import settled
 
 HEAD = RetrainConfig(name="head", epochs=2, batch=2, layers_frac=0.05, lr=3e-3, head_neurons=16)
@@ -263,23 +264,6 @@ def test_a_detector_that_cannot_keep_is_tried_as_ever() -> None:
         for keep in (True, False)
     ]  # fmt: skip
     assert ways[0] == ways[1]
-
-
-class Layered(FakeDetector):
-    """A trunk, which does nothing, before the layer that learns."""
-
-    def trainable_layers(self) -> list[torch.nn.Module]:
-        return [torch.nn.Identity(), *super().trainable_layers()]
-
-    def clone(self) -> Layered:
-        return type(self)(skill=self.skill, ceiling=self._ceiling)
-
-
-class Keeping(Layered):
-    """Keeps features, as far as anybody can see."""
-
-    def keeping(self, kept: KeptFeatures) -> Keeping:
-        return self
 
 
 @pytest.mark.parametrize(
