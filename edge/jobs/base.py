@@ -138,6 +138,6 @@ def quality_of(counts: Sequence[MatchCounts]) -> float | None:
     return MatchCounts.total(counts).f1 if counts else None
 
 
-def error_of_quality(counts: Sequence[MatchCounts]) -> float:
-    """Standard error of `quality_of`, by the rule with which the gate doubts what few frames say."""
-    return error_of(f1_sd(counts), len(counts))
+def error_of_quality(counts: Sequence[MatchCounts]) -> float | None:
+    """Standard error of `quality_of`, by the rule with which the gate doubts what few frames say; None when there are none."""
+    return error_of(f1_sd(counts), len(counts)) if counts else None
