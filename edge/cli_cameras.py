@@ -253,7 +253,7 @@ def cameras_probe(
     from edge.cameras.probe import Prober
 
     credentials = _credentials(user, password_env, password_file)
-    if "://" in address or address.startswith("/"):
+    if "://" in address or address.startswith(("/", "rendered:")):
         url = with_credentials({"url": address, "credentials": credentials or None})["url"]
         seen = Prober().probe(url, local=True)
         print_json(seen.model_dump(exclude={"picture_url"})) if json else _say_probe(seen)
@@ -300,8 +300,6 @@ def _look_first(desk: CommandDesk, document: Mapping[str, Any], asks: bool) -> N
     """Opens the address once; at a terminal somebody decides what a failure means, a program is told."""
     from edge.cameras.live_desk import with_credentials
 
-    if str(document["url"]).startswith("rendered:"):
-        return
     seen = desk.probe(with_credentials(document)["url"], local=True)
     if seen.ok:
         warn(f"a picture came after {seen.took_s:.1f} s: {seen.width_px}x{seen.height_px} px, {seen.fps:g} frames/s")

@@ -2,7 +2,7 @@
 
 At most `AT_ONCE` at a time. Only what cameras are reached by is opened; files and devices of this machine only for whoever may say so.
 What is told never has a credential in it, and nothing of what answers but a state, a size, a rate and a picture: an address inside the
-network that is no camera tells no more than that.
+network that is no camera tells no more than that. Of a drawn scene (`rendered:`) the first picture is drawn; nothing is opened.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import cv2
+import numpy as np
 from pydantic import Field
 
 from configs.errors import ConfigError, JobError, redact
@@ -21,6 +22,7 @@ from edge.cameras.secrets import refuse_references
 from edge.status import View
 from scheduler.types import Frame
 from streams.camera import open_camera
+from streams.rendered.address import script_of
 from streams.source import Camera, CameraState, CameraStatus
 from streams.url import SourceUrl
 
@@ -35,6 +37,8 @@ KEPT_S, KEPT = 120.0, 8
 #: What may be opened from the network.
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 LOCAL_SCHEMES = ("file", "v4l2")
+#: What the box draws itself, and how such a camera is called as long as it is none.
+DRAWN, PREVIEW = "rendered", "preview"
 
 Open = Callable[[str, str], Camera]
 
@@ -93,9 +97,21 @@ class Prober:
         if not self._places.acquire(blocking=False):
             raise JobError(f"{AT_ONCE} addresses are being looked at already", remedy="try again in some seconds", code="busy")
         try:
-            return self._look(text, transport)
+            return self._drawn(text) if is_drawn(text) else self._look(text, transport)
         finally:
             self._places.release()
+
+    def _drawn(self, text: str) -> ProbeResult:
+        """A scene as it is when its camera begins."""
+        started_s, script = self._now_s(), script_of(PREVIEW, text)
+        image, _ = script.scene().render(script.from_s)
+        return ProbeResult(
+            ok=True, state=CameraState.LIVE.value, width_px=script.width_px, height_px=script.height_px, fps=round(script.fps, 2),
+            took_s=round(self._now_s() - started_s, 3), picture_url=self._picture_url(image),
+        )  # fmt: skip
+
+    def _picture_url(self, image: np.ndarray) -> str:
+        return f"/api/v1/cameras/probe/{self._keep(_jpeg(image))}/picture.jpg"
 
     def _look(self, text: str, transport: str) -> ProbeResult:
         camera = self._open(text, transport)
@@ -109,8 +125,7 @@ class Prober:
             took_s = self._now_s() - started_s
             while self._now_s() - started_s < took_s + RATE_S and camera.status().fps <= 0:
                 self._sleep(LOOK_S)
-            token = self._keep(_jpeg(frame))
-            return _seen(camera.status(), took_s, f"/api/v1/cameras/probe/{token}/picture.jpg")
+            return _seen(camera.status(), took_s, self._picture_url(frame.image))
         finally:
             camera.stop()
 
@@ -135,6 +150,9 @@ def checked_address(url: str, *, local: bool) -> str:
         raise ConfigError(
             f"the address cannot be used: {redact(str(error))}", problems=(("url", redact(str(error))),)
         ) from None
+    if scheme == DRAWN:
+        _check_drawn(url)
+        return url
     if scheme in SCHEMES or (local and scheme in LOCAL_SCHEMES):
         SourceUrl(url)
         return url
@@ -143,6 +161,18 @@ def checked_address(url: str, *, local: bool) -> str:
     else:
         why = f"{scheme} addresses cannot be looked at beforehand"
     raise ConfigError(why, problems=(("url", why),), remedy="use rtsp://, rtsps://, http:// or https://")
+
+
+def is_drawn(address: str) -> bool:
+    """Whether the box draws the pictures of an address itself."""
+    return address.lower().startswith(f"{DRAWN}:")
+
+
+def _check_drawn(address: str) -> None:
+    try:
+        script_of(PREVIEW, address)
+    except ConfigError as error:
+        raise ConfigError(error.message, problems=(("url", error.message),), subject="url", remedy=error.remedy) from None
 
 
 def _open(text: str, transport: str) -> Camera:
@@ -162,8 +192,8 @@ def _seen(status: CameraStatus, took_s: float, picture_url: str) -> ProbeResult:
     )  # fmt: skip
 
 
-def _jpeg(frame: Frame) -> bytes:
-    image = frame.image
+def _jpeg(image: np.ndarray) -> bytes:
+    """image: uint8 (H, W, 3) RGB."""
     height, width = image.shape[:2]
     if width > PICTURE_PX:
         image = cv2.resize(image, (PICTURE_PX, max(1, round(height * PICTURE_PX / width))), interpolation=cv2.INTER_AREA)

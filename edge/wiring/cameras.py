@@ -30,7 +30,6 @@ from edge.runtime import STRIDES, BoxRuntime, Watched, infer_job, knob_profiles
 from edge.store.store import Store
 from edge.wiring.compute import beside
 from edge.wiring.models import cost_s, plain_lesson, plain_picture, suited
-from edge.wiring.rendered import script_of
 from edge.wiring.settings import device_of_models, retrain_configs
 from models.detector import Detector
 from models.retrain import settle_precision
@@ -41,6 +40,7 @@ from models.tasks.registry import task_of
 from scheduler.types import KnobProfile
 from streams.camera import PyavCamera, open_camera
 from streams.masks import masks_from
+from streams.rendered.address import script_of
 from streams.rtsp_process import RtspServerProcess
 from streams.samples import SampleStore
 from streams.source import Camera
@@ -134,7 +134,7 @@ class CameraMaker:
     def _plain_address(self, entry: CameraEntry) -> str:
         if entry.url.scheme != "rendered":
             return entry.url.resolve()
-        script_of(entry)
+        script_of(entry.id, entry.url.resolve())
         return "rtsp://127.0.0.1/rendered"
 
     def _serve_rendered(self, entry: CameraEntry) -> None:
@@ -147,7 +147,7 @@ class CameraMaker:
         at_start = next((e.url.resolve() for e in self._config.active_cameras if e.id == entry.id), "")
         if scene == here or (server is None and entry.id in self.addresses and scene == at_start):
             return
-        script = script_of(entry)
+        script = script_of(entry.id, scene)
         process = RtspServerProcess([script.mount()])
         process.start()
         if server is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -65,7 +66,7 @@ class Schedule:
     def __init__(self, moments: Iterable[tuple[float, Condition]] = ((0.0, Condition()),)) -> None:
         self.moments = tuple((float(t_s), condition) for t_s, condition in moments)
         times = [t_s for t_s, _ in self.moments]
-        if not times or times != sorted(times):
+        if not times or times != sorted(times) or not all(map(math.isfinite, times)):
             raise ConfigError(
                 f"a schedule needs moments in rising order of time, got {times}", remedy="sort its moments by time"
             )

@@ -27,6 +27,9 @@ from streams.rendered import RenderedScene, Schedule
 from streams.rtsp_process import MountSpec
 from streams.rtsp_server import RtspServer
 
+#: Frames per second of a drawn stream; more than any camera sends.
+MOST_FPS = 120.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class CameraScript:
@@ -51,8 +54,8 @@ class CameraScript:
             raise ConfigError(f"{self.id!r} is no camera id", subject=self.id, remedy="use lower case letters, digits, - and _")
         if not 0 < self.pace <= 100:
             raise ConfigError(f"camera {self.id}: its pace must be above 0 and at most 100, got {self.pace}", subject=self.id)
-        if self.fps <= 0 or min(self.width_px, self.height_px) < 32 or self.width_px % 2 or self.height_px % 2:
-            wanted = "fps must be positive, the sides of the picture even and at least 32 pixels"
+        if not 0 < self.fps <= MOST_FPS or min(self.width_px, self.height_px) < 32 or self.width_px % 2 or self.height_px % 2:
+            wanted = f"fps must be above 0 and at most {MOST_FPS:g}, the sides of the picture even and at least 32 pixels"
             raise ConfigError(f"camera {self.id}: {wanted}", subject=self.id)
 
     def scene(self) -> RenderedScene:

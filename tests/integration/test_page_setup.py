@@ -116,7 +116,7 @@ def test_the_keyboard_alone_is_enough(browser: Any, server: WebServer, routes: C
         tab_to(page, "Address")
         page.keyboard.type("rendered:street")
         page.keyboard.press("Enter")
-        page.wait_for_selector("text=nothing to try")
+        page.wait_for_selector("text=It works")
         tab_to(page, "Next")
         page.keyboard.press("Enter")
         page.wait_for_selector("text=Step 2 of 5")

@@ -18,12 +18,13 @@ from edge.wiring import compute, models
 from edge.wiring.box import next_window
 from edge.wiring.compute import watched_devices
 from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited
-from edge.wiring.rendered import rendered_server, script_of
+from edge.wiring.rendered import rendered_server
 from edge.wiring.settings import device_of_models, engine_config, retrain_configs, scoring_of, serving_form, speed_of
 from models.fake import FakeDetector
 from models.tasks.registry import task_of
 from scheduler.commands import Note
 from scheduler.types import RetrainConfig, WindowOutcome
+from streams.rendered.address import script_of
 from streams.rendered.serve import DEMO_CAMERAS
 from streams.samples import SampleStore
 from tests.support.fakes import scripted_frame
@@ -35,7 +36,7 @@ def config_of(text: str) -> BoxConfig:
 
 def script(url: str, id: str = "cam"):  # type: ignore[no-untyped-def]
     (entry,) = config_of(f'cameras: [{{id: {id}, url: "{url}"}}]').cameras
-    return script_of(entry)
+    return script_of(entry.id, entry.url.resolve())
 
 
 def test_a_rendered_address_says_everything() -> None:
@@ -59,6 +60,10 @@ def test_a_bare_scene_is_seeded_and_a_demo_camera_keeps_its_schedule() -> None:
         "rendered:street?seed=-1",
         "rendered:street?fps=fast",
         "rendered:street?fps=0",
+        "rendered:street?fps=nan",
+        "rendered:street?fps=1e9",
+        "rendered:street?at=nan:day",
+        "rendered:street?at=inf:day",
         "rendered:street?at=soon:day",
         "rendered:street?at=10",
         "rendered:street?at=0:day,20:pitch-black",
@@ -74,7 +79,7 @@ def test_a_wrong_rendered_address_is_a_configuration_error(url: str) -> None:
 
 def test_every_demo_camera_can_be_made() -> None:
     demo = load_demo()
-    scripts = [script_of(entry) for entry in demo.active_cameras if entry.url.scheme == "rendered"]
+    scripts = [script_of(entry.id, entry.url.resolve()) for entry in demo.active_cameras if entry.url.scheme == "rendered"]
     assert [s.id for s in scripts] == [c.id for c in DEMO_CAMERAS]
     assert all(len(s.schedule) > 1 for s in scripts), "the demo drifts"
 

@@ -86,10 +86,6 @@ export class Find {
   }
 
   tryIt() {
-    if (this.url.value.trim().startsWith("rendered:")) {
-      this.told.replaceChildren(make("p", {}, "A drawn scene is made by the box itself and has nothing to try: add it and see."));
-      return null;
-    }
     return this.ask(this.attempt, this.told, "trying; this takes some seconds …", () => probe({ url: this.url.value.trim(), ...this.who }), ({ url }) => {
       this.onTried(url);
       if (!url.ok) return problemOf(url);

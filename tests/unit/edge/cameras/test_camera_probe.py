@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import cv2
+import numpy as np
 import pytest
 
 from configs.errors import ConfigError, JobError, StreamErrorCode
 from edge.cameras.probe import KEPT, KEPT_S, PICTURE_S, Prober, checked_address
+from streams.rendered.address import script_of
 from streams.source import CameraState, CameraStatus
 from tests.support.fakes import StillCamera
 
@@ -107,7 +110,7 @@ def test_more_than_two_at_a_time_are_sent_away() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "/etc/passwd", "file:///etc/passwd", "/dev/video0", "v4l2:///dev/video0", "rendered:street", "gopher://x/y", "", "rtsp://",
+        "/etc/passwd", "file:///etc/passwd", "/dev/video0", "v4l2:///dev/video0", "gopher://x/y", "", "rtsp://",
         "rtsp://h/${file:/etc/passwd}", "http://h:99999/x", "concat:/etc/passwd", "subfile,,start,0,end,9,,:/etc/passwd",
     ],
 )  # fmt: skip
@@ -121,5 +124,33 @@ def test_what_is_no_camera_of_the_network_is_not_opened(url: str) -> None:
 def test_an_administrator_may_look_at_files_and_devices() -> None:
     assert checked_address("/videos/yard.mp4", local=True) == "/videos/yard.mp4"
     assert checked_address("/dev/video0", local=True) == "/dev/video0"
-    with pytest.raises(ConfigError):
-        checked_address("rendered:street", local=True)
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> float:
+    """Mean difference of two pictures, without the grain that a JPEG does not keep."""
+    return float(np.abs(cv2.blur(one, (9, 9)).astype(int) - cv2.blur(other, (9, 9)).astype(int)).mean())
+
+
+def test_of_a_drawn_scene_the_first_picture_is_drawn_and_nothing_is_opened() -> None:
+    def never(text: str, transport: str) -> StillCamera:
+        raise AssertionError(f"{text} was opened")
+
+    found = Prober(open=never)
+    told = found.probe("rendered:yard?seed=8&fps=3&at=0:night")
+    assert (told.ok, told.state, told.width_px, told.height_px, told.fps) == (True, "live", 320, 180, 3.0)
+    jpeg = found.picture(told.picture_url.split("/")[-2])
+    assert jpeg is not None
+    shown = cv2.cvtColor(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    meant, _ = script_of("gate", "rendered:yard?seed=8&fps=3&at=0:night").scene().render(0.0)
+    by_day, _ = script_of("gate", "rendered:yard?seed=8").scene().render(0.0)
+    assert shown.shape == meant.shape
+    assert 3 * apart(shown, meant) < apart(shown, by_day), "what the camera will begin with, but for the JPEG"
+
+
+@pytest.mark.parametrize(
+    "url", ["rendered:moon", "rendered:street?seed=x", "rendered:street?fps=nan", "rendered:street?at=0:soup", "rendered:"]
+)
+def test_a_scene_that_cannot_be_drawn_is_a_wrong_address(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Prober().probe(url)
+    assert [field for field, _ in refused.value.problems] == ["url"]

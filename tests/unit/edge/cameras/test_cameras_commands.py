@@ -62,10 +62,17 @@ def test_a_camera_is_added_changed_listed_and_removed(terminal: Terminal, monkey
     assert "removed here: gate" in terminal.run(0, "list")
 
 
+def test_of_a_drawn_scene_a_picture_is_looked_at_before_it_becomes_a_camera(terminal: Terminal) -> None:
+    said = terminal.run(0, "add", "rendered:street?seed=4&fps=7", "--name", "Drawn")
+    assert "320x180 px, 7 frames/s" in said
+    assert with_book(load_given(terminal.config)).find("drawn").entry.url.scheme == "rendered"
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("add",), ("add", "gopher://x/y", "--yes"), ("add", "rtsp://192.0.2.9/s", "--id", "gate", "--yes"), ("change", "gate"),
+        ("add", "rendered:moon"), ("add", "rendered:street?fps=nan"),
         ("change", "nobody", "--fps", "1"), ("change", "gate", "--fps", "-1"), ("remove", "nobody", "--yes"), ("reset", "gate"),
         ("change", "gate", "--zone", "door"), ("change", "gate", "--mask", "1,2"), ("change", "gate", "--set", "fps"),
         ("change", "gate", "--set", "fps=high"), ("change", "gate", "--password-env", "NOT_SET_ANYWHERE"),
