@@ -40,6 +40,8 @@ from scheduler.types import EpochReport, ProfileTrial, Signature, Traits
 log = logging.getLogger("driftbox")
 T = TypeVar("T")
 
+#: Windows of a camera of which it is kept what they were like.
+KEPT_WINDOWS = 2
 #: Compute a job has used so far, in CPU seconds (GPU-seconds on a GPU).
 Spent = Callable[[], float]
 MakeEvent = Callable[[float], ev.Event]
@@ -93,8 +95,8 @@ class LiveJobs:
         members: Members | None = None,
     ) -> None:  # fmt: skip
         self._parts, self._on_epoch, self._task_of, self._members = parts, on_epoch, task_of, members
-        self._traits: dict[str, tuple[int, Traits]] = {}  # of each camera's newest labelled window
-        self._signatures: dict[str, tuple[int, Signature]] = {}  # of each camera's newest window that was looked at
+        self._traits: dict[str, dict[int, Traits]] = {}  # of each camera's newest labelled windows
+        self._signatures: dict[str, dict[int, Signature]] = {}  # of each camera's newest windows that were looked at
 
     def body(self, command: LearningCommand) -> Body:
         if isinstance(command, StartLook):
@@ -122,8 +124,7 @@ class LiveJobs:
             lane,
         )  # fmt: skip
         seen = signature(look)
-        if command.window >= self._signatures.get(command.stream, (-1, seen))[0]:
-            self._signatures[command.stream] = (command.window, seen)
+        self._signatures[command.stream] = _newest(self._signatures.get(command.stream), command.window, seen)
         gpu_s = spent()
         return lambda at_s: ev.LookDone(
             at_s=at_s, job=command.job, stream=command.stream, look=look, signature=seen, gpu_s=gpu_s
@@ -173,7 +174,7 @@ class LiveJobs:
                 command.stream, result.quality, command.version, frames=result.holdout, error=result.quality_error
             )
         traits = replace(result.traits, daypart=daypart(parts.clock.utc_s()))
-        self._traits[command.stream] = (command.window, traits)
+        self._traits[command.stream] = _newest(self._traits.get(command.stream), command.window, traits)
         gpu_s = spent()
         return lambda at_s: ev.LabelDone(
             at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
@@ -246,8 +247,8 @@ class LiveJobs:
         own = camera == command.stream
         version = shelf.keep_candidate(
             camera, parent=command.version if own else shelf.serving_version(camera).id, detector=detector, config=command.config,
-            window=command.window, traits=_of_window(self._traits.get(camera), command.window),
-            signature=_of_window(self._signatures.get(camera), command.window), gpu_s=gpu_s if own else None,
+            window=command.window, traits=self._traits.get(camera, {}).get(command.window),
+            signature=self._signatures.get(camera, {}).get(command.window), gpu_s=gpu_s if own else None,
             group=command.members, samples=self._trained_on(camera, command.window),
         )  # fmt: skip
         return version.id
@@ -304,9 +305,10 @@ class LiveJobs:
         return stable_seed(self._parts.seed, job_id)
 
 
-def _of_window(known: tuple[int, T] | None, window: int) -> T | None:
-    """What is known of a camera's newest window, if that is the one."""
-    return known[1] if known is not None and known[0] == window else None
+def _newest(known: dict[int, T] | None, window: int, value: T) -> dict[int, T]:
+    """With what is known of one more window; the last window and the one in progress are all that a model is ever made of."""
+    all_known = {**(known or {}), window: value}
+    return {w: all_known[w] for w in sorted(all_known)[-KEPT_WINDOWS:]}
 
 
 def say_doubts(command: StartLabelling, result: jobs.LabelResult) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, knob_loop, prep, pricing, react, reuse
+from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -91,6 +91,7 @@ from scheduler.types import (
     Observation,
     Plan,
     RetrainOption,
+    Signature,
     Snapshot,
     StreamOutcome,
     StreamPlan,
@@ -106,6 +107,7 @@ Decision = tuple[Snapshot, Parts]
 PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
 REACT = "react"
+GLANCE = "glance"
 
 #: Bounds of what is remembered per camera: observations, models of earlier windows, gains.
 MAX_OBSERVATIONS, MAX_CACHED, MAX_GAINS = 60, 40, 8
@@ -313,6 +315,8 @@ class BoxEngine:
             self._end_prep_early(event.at_s)
         elif event.timer == REACT and self.state.reacting:
             self._plan(event.at_s)
+        elif event.timer == GLANCE:
+            self._glance(event.at_s)
 
     def _open_window(self, at_s: float, seconds: float) -> None:
         state = self.state
@@ -329,7 +333,22 @@ class BoxEngine:
         learns = self._needs.labels and state.window > 0
         state.queue = prep.opening(state, self.config, self._needs) if learns else []
         state.labels_due = learns
+        if learns and self.config.glance and prep.chooses(self._needs):
+            self._out.append(SetTimer(timer=GLANCE, at_s=glance.at_s(at_s, seconds)))
         self._next_prep(at_s)
+
+    def _glance(self, at_s: float) -> None:
+        """The window in progress is looked at before anything else that waits; where preparation has ended it goes on for that."""
+        state, tasks = self.state, glance.tasks(self.state, self.config)
+        if not tasks or state.phase not in ("prepare", "planned"):
+            return
+        state.queue = [*tasks, *state.queue]
+        ended = not state.prepares
+        if ended:
+            state.prepares, state.prep_pct = True, max(state.prep_pct, float(self.config.prep_pct))
+        self._next_prep(at_s)
+        if ended:
+            self._plan(at_s)
 
     # --- preparation --------------------------------------------------------------------------------------------------
 
@@ -475,11 +494,20 @@ class BoxEngine:
         stream = self.state.streams[event.stream]
         if task.kind == "reference":
             stream.reference = event.look
+        elif task.kind == "glance":
+            self._glanced(stream, event.signature)
         else:
             stream.look, stream.signature = event.look, event.signature
             if self.config.drift:
                 stream.drift = self._drift_of(stream, event.look)
         self._next_prep(event.at_s)
+
+    def _glanced(self, stream: StreamState, now: Signature) -> None:
+        """Labels of the window in progress for a camera whose scene an earlier model seems to know."""
+        known = glance.candidates(stream, now, self.config, self.state.window)
+        stream.scene = now
+        if known and not stream.candidate:
+            self._enqueue(glance.labels(self.state, self.config, stream, known))
 
     def _drift_of(self, stream: StreamState, look: Look) -> Drift | None:
         """Against the window that the serving model learned from; None while that is not known."""
@@ -488,11 +516,17 @@ class BoxEngine:
         return drift.drift(stream.reference, look, self.config.drift_config)
 
     def _label_done(self, event: LabelDone) -> None:
-        if self._ended(event.job, event.at_s, event.gpu_s) is None:
+        task = self._ended(event.job, event.at_s, event.gpu_s)
+        if task is None:
             return
         stream = self.state.streams[event.stream]
         if event.golden_gpu_s is not None:
             self.state.golden_gpu_s = event.golden_gpu_s
+        if task.kind == "sample":
+            if event.holdout:
+                self._enqueue(glance.probe(self.state, stream, task.candidates))
+            self._next_prep(event.at_s)
+            return
         believed, measured, stream.traits = stream.quality, _number(event.quality), event.traits
         if measured is not None:
             stream.measured = measured
@@ -577,10 +611,14 @@ class BoxEngine:
         if task is None:
             return
         stream = self.state.streams[event.stream]
+        now = task.kind == "choose"
         chosen = reuse.choose(
-            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=stream.replaced,
+            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=None if now else stream.replaced,
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
+        if now:
+            self._chosen_now(stream, chosen, event)
+            return
         never_served = chosen is not None and chosen.version in stream.offered
         self._judge_offered(stream, task.candidates, event, chosen)
         if stream.replaced in task.candidates:
@@ -590,6 +628,17 @@ class BoxEngine:
         else:
             self._take_up(stream, chosen, event.serving_quality or 0.0, shadow=never_served and self.config.shadow)
         self._go_on_preparing(stream, event.at_s)
+
+    def _chosen_now(self, stream: StreamState, chosen: reuse.Chosen | None, event: ProbeDone) -> None:
+        """What a glance came to. A camera that takes an earlier model up learns nothing more in this window: what is known of the last
+        one is of another scene."""
+        if chosen is not None and not stream.candidate:
+            self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
+            self._disband(stream)
+            self._drop_training(stream, "the scene is one that an earlier model knows")
+            stream.options, stream.done, stream.quality = (), True, event.serving_quality
+            self._take_up(stream, chosen, event.serving_quality or 0.0)
+        self._next_prep(event.at_s)
 
     def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float, *, shadow: bool = False) -> None:
         """Another version is to serve; when it does, its camera's profile begins from it. shadow: it has never served here."""
@@ -826,7 +875,8 @@ class BoxEngine:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
         stream.swapping = "retrained"
         if self.state.prepares:
-            self._profile(stream)
+            if not stream.done:
+                self._profile(stream)
             self._next_prep(at_s)
         if self.state.phase == "planned":
             self._plan(at_s)

@@ -34,7 +34,7 @@ from scheduler.videostorm.types import Utility
 OVERLAP_UNTIL_FRAC = 0.9
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
-PrepKind = Literal["reference", "look", "label", "probe", "profile", "reprofile"]
+PrepKind = Literal["glance", "sample", "choose", "reference", "look", "label", "probe", "profile", "reprofile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,9 @@ class EngineConfig:
     drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
-    reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others.
+    reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others;
+    glance: look at the window in progress too, and take up what fits it (`scheduler.glance`); False is what journals without it were
+    decided with.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
@@ -134,6 +136,7 @@ class EngineConfig:
     drift_drop: float = 0.2
     reuse: bool = False
     reuse_nearest: int = 3
+    glance: bool = False
     group: bool = False
     group_distance: float = 0.3
     group_max: int = 4
@@ -252,6 +255,7 @@ class StreamState:
     held_out: int = 0  # frames behind `quality`
     look: Look | None = None
     signature: Signature | None = None
+    scene: Signature | None = None  # of the newest window that was glanced at
     drift: Drift | None = None
     full: bool = True  # this window is examined in full
     examined: bool = False  # ... and was

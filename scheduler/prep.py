@@ -1,5 +1,6 @@
 """Preparation: what is found out about the last window before the next plan, one task at a time on the preparation share.
 
+    glance, sample, choose   the window in progress, some labels of it, earlier versions on them: before all else (`scheduler.glance`)
     reference   the window that the serving model learned from, seen by it, where that is not known yet
     look        the last window as the serving model saw it, without labels: has it drifted?       (`scheduler.drift`)
     label       golden labels; a camera that neither drifted nor has more to learn gets the fewest, and is through
@@ -24,7 +25,7 @@ from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, Strea
 from scheduler.registry import Needs
 from scheduler.types import RetrainConfig
 
-ORDER: tuple[PrepKind, ...] = ("reference", "look", "label", "probe", "profile", "reprofile")
+ORDER: tuple[PrepKind, ...] = ("choose", "sample", "glance", "reference", "look", "label", "probe", "profile", "reprofile")
 
 
 #: Of the time left, what re-profiling may spend on its search; the rest is for the golden labels that it needs.
@@ -323,13 +324,13 @@ def in_order(state: BoxState, config: EngineConfig) -> list[Prep]:
     camera that has its labels goes on before the next one gets any."""
     quality = {s.id: s.quality or 0.0 for s in state.streams.values()}
 
-    def place(numbered: tuple[int, Prep]) -> tuple[int, float, str, int]:
+    def place(numbered: tuple[int, Prep]) -> tuple[float, float, str, int]:
         number, task = numbered
         if config.overlaps and task.kind in ("look", "label"):  # in turn: a look belongs to the labels behind it
             return ORDER.index("label"), 0.0, "", number
         if task.kind in ("probe", "profile"):
             if config.overlaps:
-                return -1, quality[task.stream], task.stream, number
+                return ORDER.index("reference") - 0.5, quality[task.stream], task.stream, number
             return ORDER.index(task.kind), quality[task.stream], task.stream, number
         return ORDER.index(task.kind), 0.0, "", number
 
@@ -370,14 +371,15 @@ def kept_configs(stream: StreamState, config: EngineConfig) -> tuple[RetrainConf
 def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> Command:
     """What carries out a task that has been given its share."""
     version = state.streams[task.stream].version
-    if task.kind in ("reference", "look"):
+    if task.kind in ("glance", "reference", "look"):
         return StartLook(job=task.job, stream=task.stream, window=task.window, version=version, frames=task.frames)
-    if task.kind == "label":
+    if task.kind in ("sample", "label"):
         return StartLabelling(
-            job=task.job, stream=task.stream, window=task.window, frames=task.frames, holdout_frac=config.holdout_frac,
+            job=task.job, stream=task.stream, window=task.window, frames=task.frames,
+            holdout_frac=config.holdout_frac if task.kind == "label" else 1.0,
             version=version, remote=needs.remote,
         )  # fmt: skip
-    if task.kind == "probe":
+    if task.kind in ("choose", "probe"):
         return StartProbe(
             job=task.job, stream=task.stream, window=task.window, version=version, candidates=task.candidates
         )  # fmt: skip

@@ -165,6 +165,10 @@ class ReuseSection(Section):
         True, text="Measure earlier models of a camera before it is retrained; a better one serves at once (also a rollback)."
     )
     nearest: int = setting(3, unit="models", ge=0, le=20, text="Earlier models that are measured when a window drifted.")
+    glance: bool = setting(
+        False,
+        text="Look at the window in progress too, when a fifth of it has passed: a scene that comes back has its earlier model at once.",
+    )
     group: bool = setting(
         False,
         text="Cameras with the same model that drifted alike in the same window share one retraining; each judges the result.",

@@ -15,7 +15,7 @@ from edge.costs import CostProfile
 from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from edge.jobs.train import n_embedded
 from models.detector import Detector
-from models.microprofile_run import sample_size, tried_families
+from models.microprofile_run import Trials, sample_size, trials_of
 from scheduler.commands import (
     Command,
     ReportWindow,
@@ -110,9 +110,9 @@ class EvaluateWorld:
 
     def start(self, command: Command, at_s: float) -> Work:
         if isinstance(command, StartLook):
-            return self._look(command)
+            return self._look(command, at_s)
         if isinstance(command, StartLabelling):
-            return self._labelling(command)
+            return self._labelling(command, at_s)
         if isinstance(command, StartProbe):
             return self._probe(command)
         if isinstance(command, StartProfiling):
@@ -153,14 +153,14 @@ class EvaluateWorld:
 
     # --- jobs: cost now, work when virtual time has come --------------------------------------------------------------
 
-    def _look(self, command: StartLook) -> Work:
-        """An inference and an embedding of each frame; the backbone is most of both."""
-        self.samples.now_s = (command.window + 1) * self._options.window_s
+    def _look(self, command: StartLook, begun_s: float) -> Work:
+        """An inference and an embedding of each frame that was captured when it began; the backbone is most of both."""
+        self.samples.now_s = begun_s
         frames = min(command.frames, len(self.samples.sampled(command.stream, command.window)))
         cost = 2 * frames * self._studio.costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = at_s
+            self.samples.now_s = begun_s
             look = jobs.run_at_once(
                 jobs.look_steps(
                     self.samples, self._studio.task, self._remembered(command.stream, command.version),
@@ -209,16 +209,16 @@ class EvaluateWorld:
             ],
         }  # fmt: skip
 
-    def _labelling(self, command: StartLabelling) -> Work:
+    def _labelling(self, command: StartLabelling, begun_s: float) -> Work:
         costs = self._studio.costs
-        self.samples.now_s = (command.window + 1) * self._options.window_s
+        self.samples.now_s = begun_s
         golden_gpu_s = costs.golden_gpu_s * self._options.labelling.views
         train, judged = jobs.frames_to_label(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         new = sum(self.samples.split(ref) is None for ref in [*train, *judged])
         cost = new * golden_gpu_s + len(judged) * costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = at_s
+            self.samples.now_s = begun_s
             result = jobs.run_at_once(
                 jobs.label_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
@@ -228,8 +228,10 @@ class EvaluateWorld:
                 )
             )  # fmt: skip
             key = (command.stream, command.window + 1)
-            self.record.opened_with[key] = command.version
-            if result.quality is not None:
+            over = begun_s >= key[1] * self._options.window_s  # a glance labels the window in progress
+            if over:
+                self.record.opened_with[key] = command.version
+            if over and result.quality is not None:
                 self.record.labelled[key] = result.quality
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
@@ -241,32 +243,33 @@ class EvaluateWorld:
     def _profiling(self, command: StartProfiling) -> Work:
         n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
         n_holdout = len(self.samples.labelled(command.stream, [command.window], "holdout"))
-        tried = tried_families(self._studio.detector(command.version), command.configs, lend=command.lend)
-        epochs, cost = affordable_epochs(replace(command, configs=tried), self._studio.costs, n_train, n_holdout)
+        serving = self._studio.detector(command.version)
+        tried = trials_of(serving, command.configs, epochs=command.epochs, data_frac=command.data_frac, lend=command.lend)
+        epochs, cost = affordable_epochs(tried, self._studio.costs, n_train, n_holdout, budget_gpu_s=command.budget_gpu_s)
 
         def finish(at_s: float) -> Event:
             self.samples.now_s = at_s
             try:
-                trials = tuple(self._trial(command, config, n) for config, n in epochs)
+                trials = tuple(self._trial(command, tried, config, n) for config, n in epochs)
             except JobError as error:
                 return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code=error.code, text=str(error))
             return ProfileDone(at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=cost)
 
         return Work(gpu_s=cost, finish=finish)
 
-    def _trial(self, command: StartProfiling, config: RetrainConfig, epochs: int) -> ProfileTrial:
+    def _trial(self, command: StartProfiling, tried: Trials, config: RetrainConfig, epochs: int) -> ProfileTrial:
         """The first `epochs` epochs of a trial. Trials are kept whole, so that a budget only decides how much of one is seen."""
         data = [self.samples.key(command.stream, [command.window], split) for split in ("train", "holdout")]
         if config.replay_frac > 0:
             data.append(self.samples.key(command.stream, self._earlier(command.window), "train"))
-        key = key_of("trial", command.version, data, config, command.epochs, command.data_frac, self._options.seed)
+        key = key_of("trial", command.version, data, config, tried.epochs, tried.data_frac, self._options.seed)
         found = self._studio.memo.json(key)
         if found is None:
             self._studio.done.trials += 1
             trials, _ = jobs.run_at_once(
                 jobs.profile_steps(
                     self.samples, self._studio.detector(command.version), stream=command.stream, window=command.window,
-                    configs=[config], epochs=command.epochs, data_frac=command.data_frac, budget_gpu_s=float("inf"),
+                    configs=[config], epochs=tried.epochs, data_frac=tried.data_frac, budget_gpu_s=float("inf"),
                     seed=self._options.seed, timer=lambda: 0.0, scoring=self._options.scoring, task=self._options.task,
                     replay_windows=self._options.replay_windows,
                 )
@@ -424,40 +427,44 @@ class EvaluateWorld:
 
 
 def affordable_epochs(
-    command: StartProfiling, costs: CostProfile, n_train: int, n_holdout: int
+    tried: Trials, costs: CostProfile, n_train: int, n_holdout: int, *, budget_gpu_s: float
 ) -> tuple[list[tuple[RetrainConfig, int]], float]:
     """How many epochs of each family's trial a budget buys, and what that costs in GPU-seconds.
 
     The order of `models.microprofile_run`: the serving model is judged first, then all families advance epoch by epoch; none begins
     an epoch once the budget is spent. Families without an epoch are left out."""
-    done, spent = [0] * len(families(command.configs)), 0.0
-    for number, gpu_s in trial_steps(
-        command.configs, costs, n_train, n_holdout, epochs=command.epochs, data_frac=command.data_frac
-    ):
-        if number is not None and spent >= command.budget_gpu_s:
+    done, spent = [0] * len(tried.configs), 0.0
+    for number, gpu_s in trial_steps(tried, costs, n_train, n_holdout):
+        if number is not None and spent >= budget_gpu_s:
             break
         spent += gpu_s
         if number is not None:
             done[number] += 1
-    return [(config, n) for config, n in zip(families(command.configs), done, strict=True) if n], spent
+    return [(config, n) for config, n in zip(tried.configs, done, strict=True) if n], spent
 
 
-def trial_steps(
-    configs: Sequence[RetrainConfig], costs: CostProfile, n_train: int, n_holdout: int, *, epochs: int, data_frac: float
-) -> Iterator[tuple[int | None, float]]:
-    """(family, GPU-seconds) of everything that profiling does, in order; family None for what comes before the first epoch."""
-    if not n_train or not n_holdout or not configs:
+#: What a picture costs whose features are kept, as part of its first pass (measured: docs/trials.md).
+KEPT_COST_FRAC = 0.05
+
+
+def trial_steps(tried: Trials, costs: CostProfile, n_train: int, n_holdout: int) -> Iterator[tuple[int | None, float]]:
+    """(family, GPU-seconds) of everything that profiling does, in order; family None for what comes before the first epoch. Trials that
+    lend pass each picture through the trunk once."""
+    if not n_train or not n_holdout or not tried.configs:
         return
-    runs, judging = families(configs), n_holdout * costs.infer_gpu_s
-    yield None, judging + costs.init_gpu_s * len(runs)
-    for _ in range(epochs):
-        for number, config in enumerate(runs):
-            frames = sample_size(config, n_train, data_frac)
-            yield number, costs.epoch_gpu_s(config, frames) + judging
+    judging, seen, again = n_holdout * costs.infer_gpu_s, 0, KEPT_COST_FRAC if tried.lending else 1.0
+    yield None, judging + costs.init_gpu_s * len(tried.configs)
+    for _ in range(tried.epochs):
+        for number, config in enumerate(tried.configs):
+            frames = sample_size(config, n_train, tried.data_frac)
+            new = max(0, frames - seen) if tried.lending else 0  # a trial's pictures are the first of one order
+            seen += new
+            yield number, costs.epoch_gpu_s(config, new) + again * (costs.epoch_gpu_s(config, frames - new) + judging)
 
 
 def profiling_gpu_s(
     configs: Sequence[RetrainConfig], costs: CostProfile, n_train: int, n_holdout: int, *, epochs: int, data_frac: float
 ) -> float:
-    """All epochs of all trials of one stream."""
-    return sum(gpu_s for _, gpu_s in trial_steps(configs, costs, n_train, n_holdout, epochs=epochs, data_frac=data_frac))
+    """All epochs of all trials of one stream, when every family is tried."""
+    tried = Trials(configs=families(configs), epochs=epochs, data_frac=data_frac)
+    return sum(gpu_s for _, gpu_s in trial_steps(tried, costs, n_train, n_holdout))

@@ -19,7 +19,8 @@ from edge.live_jobs import LiveJobs
 from edge.store.store import QualityPoint, Store
 from models.fake import FakeDetector
 from models.tasks.detection import DETECTION
-from scheduler.commands import StartGate, StartLabelling, StartProbe
+from scheduler.commands import StartGate, StartLabelling, StartLook, StartProbe, StartRetraining
+from scheduler.types import RetrainConfig
 from tests.support.memory_samples import MemorySamples
 
 SKILL = {"old": 0.9, "new": 0.4, "other": 0.6}
@@ -107,3 +108,19 @@ def test_a_gate_measures_the_serving_model_too(box: Box) -> None:
 def test_what_was_measured_before_this_was_kept_is_not_told(box: Box) -> None:
     box.store.add_quality(QualityPoint(stream="a", at_utc=1.0, value=0.5, kind="f1", version="old"))
     assert measured_of(box.kept()) == ()
+
+
+def test_a_glance_at_the_window_in_progress_takes_nothing_from_what_is_known_of_the_last_one(box: Box) -> None:
+    """A model that is made later in the window is of the last one, and a restart finds it again by what that was like."""
+    told: dict[str, Any] = {}
+    box.live._parts.shelf.keep_candidate = lambda camera, **about: told.update(about) or SimpleNamespace(id="made")
+    box.labels()
+    seen = box.does(StartLook(job="s", stream="a", window=0, frames=8, version="new")).signature
+    box.does(StartLook(job="i", stream="a", window=1, frames=8, version="new"))
+    judged = box.does(StartLabelling(job="c", stream="a", window=1, frames=8, holdout_frac=1.0, version="new"))
+    assert (judged.train, judged.holdout) == (0, 8), "what chooses a model is never trained on"
+    config = RetrainConfig(name="full", epochs=1)
+    command = StartRetraining(job="t", stream="a", window=0, version="new", config=config)
+    assert box.live._keep(command, "a", FakeDetector(skill=0.5), 1.0) == "made"
+    assert told["signature"] == seen
+    assert told["traits"] is not None

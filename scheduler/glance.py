@@ -1,0 +1,67 @@
+"""A glance at the window in progress: has the scene gone back to one that an earlier model knows?
+
+Everything else that is learned in a window is learned from the one before it, so a scene that comes back has the wrong model for a
+whole window, and the right one when it may be over. A glance is the look of `scheduler.drift`, taken when a part of the window has
+passed, of each camera that has a model for another scene. It costs an inference for each of a few frames and no label. Where the
+window looks clearly more like that of a kept model than like the window before and the serving model's own, some frames of it are
+labelled and the kept models probed on them (`scheduler.reuse`): the gate's rule decides, as everywhere. What the last window taught is
+of another scene then, so the camera's turn is given up: nothing is trained that the gate would have to refuse. Pure. Ours; RECL (NSDI
+2023) picks the expert of a window by its newest frames too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scheduler import reuse
+from scheduler.engine_state import BoxState, EngineConfig, Prep, StreamState
+from scheduler.types import CachedModel, Signature
+
+#: Part of the window that has passed by then.
+AT_FRAC = 0.2
+#: So much nearer than the others must a kept model's window be: frames of one scene differ too.
+NEARER = 0.8
+
+
+def at_s(opened_s: float, seconds: float) -> float:
+    return opened_s + AT_FRAC * seconds
+
+
+def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:
+    """A look at the window in progress for each camera that has a model which could serve instead."""
+    if not config.reuse or config.group:
+        return []
+    return [
+        Prep(job=state.job(s.id, "glance"), stream=s.id, kind="glance", window=state.window, frames=config.look_frames)
+        for s in state.ordered()
+        if s.live and s.learns and not s.admitted and s.reused is None and any(m.name != s.version for m in s.cached)
+    ]
+
+
+def candidates(stream: StreamState, now: Signature, config: EngineConfig, window: int) -> tuple[str, ...]:
+    """Kept models whose windows look clearly more like this one than the serving model's and the one before do, the nearest first.
+    Where nobody knows what the serving model's window was like, and none was seen before this one, any may be."""
+    own = next((m.signature for m in stream.cached if m.name == stream.version), None)
+    most = NEARER * min(reuse.distance(now, own), reuse.distance(now, stream.scene))
+    near = tuple(m for m in stream.cached if _is_near(m, now, most))
+    return reuse.candidates(
+        serving=stream.version, replaced=None, kept=near, signature=now, drifted=True, nearest=config.reuse_nearest,
+        window=window, left={},
+    )  # fmt: skip
+
+
+def _is_near(model: CachedModel, now: Signature, most: float) -> bool:
+    distance = reuse.distance(now, model.signature)
+    return math.isfinite(distance) and distance < most
+
+
+def labels(state: BoxState, config: EngineConfig, stream: StreamState, versions: tuple[str, ...]) -> Prep:
+    """Of the window in progress, all of them to judge by; the next window need not make them again."""
+    return Prep(
+        job=state.job(stream.id, "sample"), stream=stream.id, kind="sample", window=state.window,
+        frames=min(config.gate_frames, config.label_frames), candidates=versions,
+    )  # fmt: skip
+
+
+def probe(state: BoxState, stream: StreamState, versions: tuple[str, ...]) -> Prep:
+    return Prep(job=state.job(stream.id, "choose"), stream=stream.id, kind="choose", window=state.window, candidates=versions)

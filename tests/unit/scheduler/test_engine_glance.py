@@ -1,0 +1,232 @@
+"""A glance at the window in progress: a scene that comes back has its model in that very window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler import glance
+from scheduler.codec import decode, encode
+from scheduler.commands import (
+    CancelJob,
+    SetShares,
+    StartGate,
+    StartLabelling,
+    StartLook,
+    StartProbe,
+    StartProfiling,
+    StartRetraining,
+    SwapModel,
+)
+from scheduler.drift.signature import PARTS
+from scheduler.engine import GLANCE, BoxEngine
+from scheduler.engine_state import Running, StreamState
+from scheduler.events import Event, LookDone, TimerFired
+from scheduler.types import CachedModel, RetrainOption, Signature, Traits
+from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
+
+WINDOW_S = 100.0
+AT_S = glance.AT_FRAC * WINDOW_S
+
+
+def alternating(days: int) -> Any:
+    """Day and night take turns, each `days` windows long."""
+    return lambda camera, window: NIGHT if (window // days) % 2 else DAY
+
+
+def glanced(ran: Ran) -> list[StartLook]:
+    return [c for c in ran.of(StartLook) if "/glance/" in c.job]
+
+
+def served(ran: Ran, camera: str = "a") -> dict[int, float]:
+    """Window -> mean true quality of what served in it."""
+    swaps = [(at_s, c.version) for at_s, c in when(ran, camera)]
+    found = {}
+    for window in range(int(ran.driver.now_s // WINDOW_S) + 1):
+        opened_s, closed_s = window * WINDOW_S, (window + 1) * WINDOW_S
+        edges = [opened_s, *(at_s for at_s, _ in swaps if opened_s < at_s < closed_s), closed_s]
+        area = 0.0
+        for since_s, until_s in zip(edges, edges[1:], strict=False):
+            version = next((v for at_s, v in reversed(swaps) if at_s <= since_s), f"{camera}-0")
+            area += (until_s - since_s) * ran.world.truth(version, camera, window)
+        found[window] = area / WINDOW_S
+    return found
+
+
+def when(ran: Ran, camera: str) -> list[tuple[float, Any]]:
+    return [
+        (event.at_s, c)
+        for event, commands in ran.driver.log
+        for c in commands
+        if isinstance(c, SwapModel) and c.stream == camera
+    ]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_comes_back_has_its_model_in_the_same_window(overlap: bool) -> None:
+    how: dict[str, Any] = {"windows": 8, "overlap": overlap, "prep_auto": overlap, "policy": "lookahead"}
+    late = run(LearningWorld(scene_of=alternating(2)), **how)
+    soon = run(LearningWorld(scene_of=alternating(2)), glance=True, **how)
+    assert served(late)[4] < 0.5, "without a glance the night's model serves on the first day"
+    assert served(soon)[4] > 0.65
+    assert served(soon)[6] > 0.65
+    (swap,) = [(at_s, c) for at_s, c in when(soon, "a") if 4 * WINDOW_S <= at_s < 5 * WINDOW_S]
+    assert swap[1].cause == "reuse"
+    assert 4 * WINDOW_S + AT_S <= swap[0] < 4 * WINDOW_S + 50
+
+
+def test_it_costs_labels_only_where_an_earlier_model_may_fit() -> None:
+    soon = run(LearningWorld(scene_of=alternating(2)), windows=8, glance=True)
+    samples = [c.window for c in soon.of(StartLabelling) if "/sample/" in c.job]
+    assert samples == [4, 6]
+    assert all(c.holdout_frac == 1.0 for c in soon.of(StartLabelling) if "/sample/" in c.job), (
+        "nothing is trained on what judged"
+    )
+
+
+def test_a_scene_that_stays_is_glanced_at_and_no_more() -> None:
+    ran = run(LearningWorld(learns=0.6), windows=6, glance=True)
+    assert len({c.window for c in glanced(ran)}) <= 5
+    assert not [c for c in ran.of(StartLabelling) if "/sample/" in c.job]
+    assert not ran.swaps("reuse")
+
+
+def test_who_has_no_other_model_is_not_glanced_at() -> None:
+    assert not glanced(run(LearningWorld(learns=0.5), windows=4, glance=True))
+
+
+def test_switched_off_or_without_reuse_or_in_groups_nobody_glances() -> None:
+    switches: list[dict[str, Any]] = [
+        {"glance": False}, {"glance": True, "reuse": False}, {"glance": True, "group": True},
+        {"glance": True, "policy": "uniform(full,50)"},
+    ]  # fmt: skip
+    for switched in switches:
+        assert not glanced(run(LearningWorld(scene_of=alternating(2)), windows=6, **switched))
+
+
+def test_labels_decide_not_looks() -> None:
+    """The first day's model forgets itself: what looks right is measured and left alone."""
+    world = LearningWorld(scene_of=alternating(2), said=lambda version, truth, window: 0.3 if window >= 4 else truth)
+    ran = run(world, windows=5, glance=True)
+    assert [c for c in ran.of(StartProbe) if "/choose/" in c.job]
+    assert not ran.swaps("reuse")
+
+
+def test_the_turn_of_a_camera_that_took_a_model_up_is_given_up() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), windows=5, glance=True)
+    taken_s = next(at_s for at_s, c in when(ran, "a") if c.cause == "reuse" and at_s >= 400)
+    later = [c for event, commands in ran.driver.log for c in commands if event.at_s > taken_s]
+    assert not [c for c in later if isinstance(c, StartProfiling | StartRetraining | StartGate)]
+    assert ran.engine.state.streams["a"].done
+
+
+def at_night(**changes: Any) -> tuple[BoxEngine, Ran]:
+    """A box in window 4, just before the glance; a day has come back."""
+    ran = run(LearningWorld(scene_of=alternating(2)), windows=4, glance=True, **changes)
+    ran.driver.run([], until_s=400 + AT_S - 1)
+    return ran.engine, ran
+
+
+def test_where_preparation_has_ended_it_goes_on_for_the_glance_with_a_share() -> None:
+    engine, _ = at_night()
+    engine.state.queue, engine.state.active, engine.state.prepares, engine.state.phase = [], None, False, "planned"
+    commands = engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE))
+    (asked,) = [c for c in commands if isinstance(c, StartLook)]
+    shares = dict([c for c in commands if isinstance(c, SetShares)][-1].shares_pct)
+    assert shares[asked.job] >= 5
+    done = engine.handle(_seen(asked, 400 + AT_S + 1, Signature()))
+    assert not engine.state.prepares, "nothing to choose from: preparation has ended again"
+    assert not [c for c in done if isinstance(c, StartLabelling)]
+
+
+def _seen(look: StartLook, at_s: float, signature: Signature) -> Event:
+    from tests.support.looks import look as looked
+
+    return LookDone(
+        at_s=at_s,
+        job=look.job,
+        stream=look.stream,
+        look=looked(DAY, 1, frames=4, version=look.version),
+        signature=signature,
+        gpu_s=0.1,
+    )
+
+
+def carried_out(engine: BoxEngine, world: LearningWorld, commands: list[Any], at_s: float) -> list[Any]:
+    """Answers each job of `commands`, and what follows from that, a second after the other; all that was commanded."""
+    told: list[Any] = []
+    waiting = list(commands)
+    while waiting:
+        command = waiting.pop(0)
+        told.append(command)
+        at_s += 1
+        if isinstance(command, StartLook | StartLabelling | StartProbe):
+            waiting += engine.handle(world.start(command, at_s).finish(at_s))
+        elif isinstance(command, SwapModel):
+            waiting += engine.handle(world.swap(command, at_s))
+    return told
+
+
+def test_a_retraining_under_way_is_given_up_when_a_model_is_taken_up() -> None:
+    engine, ran = at_night()
+    state, stream = engine.state, engine.state.streams["a"]
+    state.queue, state.active, state.labels_due, state.phase = [], None, False, "planned"
+    stream.running = Running(
+        job="a/train/4", config=ENGINE.retrain[0], option=RetrainOption(name="full", end_quality=0.9, cost_gpu_s=20.0)
+    )  # fmt: skip
+    told = carried_out(engine, ran.world, engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE)), 400 + AT_S)
+    assert [c.job for c in told if isinstance(c, CancelJob)] == ["a/train/4"]
+    (swap,) = [c for c in told if isinstance(c, SwapModel)]
+    assert stream.version == swap.version
+    assert ran.world.truth(swap.version, "a", 4) == ran.world.learns
+    assert stream.running is None
+    assert stream.done
+
+
+def test_an_engine_made_from_a_checkpoint_before_the_glance_goes_on_exactly() -> None:
+    engine, _ = at_night()
+    copy = decode(encode(engine.checkpoint()))
+    again = BoxEngine(copy.config, copy.state)
+    fired = TimerFired(at_s=400 + AT_S, timer=GLANCE)
+    assert again.handle(fired) == engine.handle(fired)
+    assert encode(again.checkpoint()) == encode(engine.checkpoint())
+
+
+def test_the_window_may_end_during_a_glance() -> None:
+    engine, _ = at_night()
+    engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE))
+    engine.handle(TimerFired(at_s=500, timer="window-end"))
+    assert engine.state.window == 5
+
+
+# --- which models may fit ---------------------------------------------------------------------------------------------
+
+
+TRAITS = Traits(class_frac=(1.0,), place="a")
+
+
+def signature(value: float) -> Signature:
+    return Signature(values=(value,) * sum(PARTS))
+
+
+def stream(serving: float | None, kept: dict[str, float], scene: float | None = None) -> StreamState:
+    models = tuple(CachedModel(name=name, traits=TRAITS, signature=signature(v)) for name, v in kept.items())
+    own = () if serving is None else (CachedModel(name="now", traits=TRAITS, signature=signature(serving)),)
+    return StreamState(
+        id="a", knobs=KNOBS, version="now", cached=(*own, *models), scene=None if scene is None else signature(scene)
+    )
+
+
+def test_the_nearest_come_first_and_only_those_clearly_nearer_than_the_serving_one() -> None:
+    known = stream(1.0, {"far": 0.9, "near": 0.1, "nearest": 0.0})
+    assert glance.candidates(known, signature(0.0), ENGINE, 4) == ("nearest", "near")
+
+
+def test_a_scene_that_has_not_changed_since_the_last_window_calls_for_nothing() -> None:
+    assert glance.candidates(stream(1.0, {"near": 0.1}, scene=0.05), signature(0.0), ENGINE, 4) == ()
+
+
+def test_unknown_windows_are_no_candidates() -> None:
+    known = stream(1.0, {"near": 0.1})
+    assert glance.candidates(known, Signature(), ENGINE, 4) == ()
