@@ -14,7 +14,8 @@ has a model, a sample and seeds of its own. What we changed:
 - with halving, families that are clearly worse stop at a rung;
 - with `keep_features`, families that train the head alone share one pass of the trunk, with each other and with the serving model, and
   learn from pictures as they are (`models.kept_features`);
-- with `lend` too, only those families are run, where the model has any; the others borrow (`scheduler.ekya.microprofile.options`);
+- with `lend` too, only those families are run, where the model has any, and as what they cost is little, on all of their pictures and
+  for longer (`trials_of`); the others borrow (`scheduler.ekya.microprofile.options`);
 - with `judged_frac`, families that train more than the head are judged by part of the held-out pictures, beside the serving model on the
   same ones: what counts is the difference, which fewer pictures tell as well.
 """
@@ -42,6 +43,9 @@ from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
 N_MIN = 12
+
+#: Least epochs of trials that speak for others too. With fewer, curves are read too far beyond their points (docs/trials.md).
+LENDING_EPOCHS = 5
 
 #: Seconds of compute spent so far by the calling thread; it must not advance while that waits for its share. Only differences count.
 Timer = Callable[[], float]
@@ -112,15 +116,15 @@ class ProfileGroup:
             lock = threading.Lock()
             train, holdout, replay = (_OneAtATime(samples, lock) for samples in (train, holdout, replay))
         self._serving, self._train, self._replay = serving, train, replay
-        tried = tried_families(serving, configs, lend=lend and keep_features)
-        self._configs = tried if len(train) and len(holdout) else ()
-        self._epochs, self._data_frac, self._n_min, self._seed = epochs, data_frac, n_min, seed
+        tried = trials_of(serving, configs, epochs=epochs, data_frac=data_frac, lend=lend and keep_features)
+        self._configs = tried.configs if len(train) and len(holdout) else ()
+        self._epochs, self._data_frac, self._n_min, self._seed = tried.epochs, tried.data_frac, n_min, seed
         self._budget_gpu_s, self._timer, self._task, self._apart = budget_gpu_s, timer, task, apart
         self._before_gpu_s = (look_gpu_s, choose_gpu_s)
         self._judge = _Judge(holdout, yield_point, scoring or Scoring(), task, judged_frac)
-        self._kept_data_frac = data_frac if kept_data_frac is None else kept_data_frac
+        self._kept_data_frac = tried.data_frac if kept_data_frac is None else kept_data_frac
         self._kept = KeptFeatures(timer) if keep_features else None
-        self._rungs = list(rung_epochs(epochs)) if halving and epochs > 0 else [epochs]
+        self._rungs = list(rung_epochs(tried.epochs)) if halving and tried.epochs > 0 else [tried.epochs]
         self._spending = threading.Lock()
         self._trials: list[_Trial] = []
         self.spent_gpu_s = 0.0
@@ -317,10 +321,24 @@ def microprofile(
     return group.results()
 
 
-def tried_families(serving: Detector, configs: Sequence[RetrainConfig], *, lend: bool) -> tuple[RetrainConfig, ...]:
-    """The families of `configs` that are run for this model, in order: with lend those whose features are kept, where it has any."""
-    keeps = hasattr(serving, "keeping")
-    return lenders(configs, lambda config: keeps and trains_head_only(serving, config)) if lend else families(configs)
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """What is run of a list of configurations: the families, each for so many epochs on that part of its pictures. lending: they are
+    those whose features are kept, and speak for the others."""
+
+    configs: tuple[RetrainConfig, ...]
+    epochs: int
+    data_frac: float
+    lending: bool = False
+
+
+def trials_of(serving: Detector, configs: Sequence[RetrainConfig], *, epochs: int, data_frac: float, lend: bool) -> Trials:
+    """All families as they are asked for; with lend, of a model that has families whose features are kept, these alone."""
+    cheap = lend and hasattr(serving, "keeping")
+    lending = lenders(configs, lambda config: trains_head_only(serving, config)) if cheap else ()
+    if not lending:
+        return Trials(configs=families(configs), epochs=epochs, data_frac=data_frac)
+    return Trials(configs=lending, epochs=max(epochs, LENDING_EPOCHS), data_frac=1.0, lending=True)
 
 
 def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: int = N_MIN) -> int:

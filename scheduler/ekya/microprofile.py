@@ -63,10 +63,9 @@ def speakers(configs: Iterable[RetrainConfig]) -> tuple[RetrainConfig, ...]:
 
 
 def lenders(configs: Iterable[RetrainConfig], cheap: Callable[[RetrainConfig], bool]) -> tuple[RetrainConfig, ...]:
-    """The families to run where those that are not may borrow (`options(lend=True)`): the ones whose trials are `cheap`; all, where none
-    is."""
-    every = families(configs)
-    return tuple(config for config in every if cheap(config)) or every
+    """The families to run where the others may borrow (`options(lend=True)`): the ones whose trials are `cheap`. () where none is: then
+    all are to be run."""
+    return tuple(config for config in families(configs) if cheap(config))
 
 
 def nearest(config: RetrainConfig, run: Iterable[RetrainConfig]) -> RetrainConfig | None:

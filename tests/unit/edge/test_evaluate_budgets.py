@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge import jobs
 from edge.costs import CostProfile
-from edge.evaluate.world import affordable_epochs, profiling_gpu_s
+from edge.evaluate.world import KEPT_COST_FRAC, affordable_epochs, profiling_gpu_s
 from models.fake import FakeDetector
-from scheduler.commands import StartProfiling
+from models.microprofile_run import Trials
+from scheduler.ekya.microprofile import families
 from scheduler.types import RetrainConfig
 from tests.support.evaluation import COSTS, OPTIONS
 from tests.support.memory_samples import MemorySamples
 
 PROFILE = CostProfile(**COSTS, source="test")  # type: ignore[arg-type]
+Bought = tuple[list[tuple[RetrainConfig, int]], float]
 CONFIGS = (
     RetrainConfig(name="all", epochs=6, batch=4, lr=0.05),
     RetrainConfig(name="all-short", epochs=2, batch=4, lr=0.05),
@@ -22,15 +26,15 @@ CONFIGS = (
 )
 
 
-def command(budget_gpu_s: float, epochs: int = 3) -> StartProfiling:
-    return StartProfiling(
-        job="a/profile/1", stream="a", window=0, version="v", configs=CONFIGS, epochs=epochs, data_frac=0.5,
-        budget_gpu_s=budget_gpu_s,
-    )  # fmt: skip
+TRIED = Trials(configs=families(CONFIGS), epochs=3, data_frac=0.5)
+
+
+def affordable(budget_gpu_s: float, n_train: int = 40, n_holdout: int = 8, tried: Trials = TRIED) -> Bought:
+    return affordable_epochs(tried, PROFILE, n_train, n_holdout, budget_gpu_s=budget_gpu_s)
 
 
 def test_a_large_budget_buys_every_epoch_of_every_family() -> None:
-    bought, spent = affordable_epochs(command(1e9), PROFILE, 40, 8)
+    bought, spent = affordable(1e9)
     assert [(c.name, n) for c, n in bought] == [("all", 3), ("head", 3)]
     assert spent == profiling_gpu_s(CONFIGS, PROFILE, 40, 8, epochs=3, data_frac=0.5)
     # The serving model once, two starts, then three epochs each: 20 frames trained, 8 judged.
@@ -38,19 +42,31 @@ def test_a_large_budget_buys_every_epoch_of_every_family() -> None:
 
 
 def test_families_advance_together_and_one_without_an_epoch_is_left_out() -> None:
-    bought, _ = affordable_epochs(command(0.8), PROFILE, 40, 8)
+    bought, _ = affordable(0.8)
     assert [(c.name, n) for c, n in bought] == [("all", 1)], "start-up took 0.76, one epoch began"
-    bought, _ = affordable_epochs(command(2.93), PROFILE, 40, 8)
+    bought, _ = affordable(2.93)
     assert [(c.name, n) for c, n in bought] == [("all", 1), ("head", 1)]
-    assert affordable_epochs(command(0.0), PROFILE, 40, 8)[0] == []
-    assert affordable_epochs(command(1e9), PROFILE, 0, 8) == ([], 0.0)
-    assert affordable_epochs(command(1e9), PROFILE, 12, 0) == ([], 0.0)
+    assert affordable(0.0)[0] == []
+    assert affordable(1e9, 0, 8) == ([], 0.0)
+    assert affordable(1e9, 12, 0) == ([], 0.0)
+
+
+def test_trials_that_lend_pay_for_each_picture_once() -> None:
+    """Two heads, five epochs: the smaller one's pictures are among the larger one's, and all are judged by the same."""
+    head = CONFIGS[2]
+    tried = Trials(configs=(replace(head, name="half", data_frac=0.5), head), epochs=5, data_frac=1.0, lending=True)
+    bought, spent = affordable(1e9, tried=tried)
+    assert [(c.name, n) for c, n in bought] == [("half", 5), ("head", 5)]
+    first, again = 40 * 0.05, (5 * (20 + 40) - 40) * 0.05 + 10 * 0.16
+    assert abs(spent - (0.16 + 0.6 + first + KEPT_COST_FRAC * again)) < 1e-9
+    plain = affordable(1e9, tried=replace(tried, lending=False))[1]
+    assert abs(plain - (0.16 + 0.6 + first + again)) < 1e-9
 
 
 @given(st.floats(0, 20), st.floats(0, 20))
 def test_more_budget_never_buys_less(one: float, other: float) -> None:
     low, high = sorted((one, other))
-    few, many = (dict(_named(affordable_epochs(command(b), PROFILE, 40, 8)[0])) for b in (low, high))
+    few, many = (dict(_named(affordable(b)[0])) for b in (low, high))
     assert all(many.get(name, 0) >= n for name, n in few.items())
 
 

@@ -17,7 +17,7 @@ from models.detector import DetectorSpec
 from models.fake import FakeDetector, scripted_image
 from models.kept_features import KeptFeatures
 from models.labelled import LabelledImage
-from models.microprofile_run import microprofile, tried_families
+from models.microprofile_run import LENDING_EPOCHS, Trials, microprofile, trials_of
 from models.retrain import retrain, student, trains_head_only
 from models.tasks.classification import CLASSIFICATION
 from scheduler.types import Detections, ProfileTrial, RetrainConfig
@@ -226,12 +226,18 @@ def test_families_that_train_the_trunk_run_as_before(serving: Classifier) -> Non
     assert kept[0].quality == plain[0].quality
 
 
-def test_which_families_a_classifier_s_trials_are_of(serving: Classifier) -> None:
+def test_which_trials_are_run_of_a_classifier(serving: Classifier) -> None:
     half, longer = replace(WHOLE, name="half", layers_frac=0.5), replace(HEAD, name="longer", epochs=9)
-    configs = [half, WHOLE, HEAD, longer]
-    assert tried_families(serving, configs, lend=True) == (longer,), "the head's, by its longest"
-    assert tried_families(serving, configs, lend=False) == (half, WHOLE, longer)
-    assert tried_families(serving, [half, WHOLE], lend=True) == (half, WHOLE), "there is nobody to borrow from"
+
+    def run(*configs: RetrainConfig, lend: bool = True, epochs: int = 3) -> Trials:
+        return trials_of(serving, configs, epochs=epochs, data_frac=0.5, lend=lend)
+
+    lending = Trials(configs=(longer,), epochs=LENDING_EPOCHS, data_frac=1.0, lending=True)
+    assert run(half, WHOLE, HEAD, longer) == lending, "the head's, by its longest, on all that there is"
+    assert run(HEAD, longer) == lending, "also where there is nobody to lend to"
+    assert run(HEAD, longer, epochs=8).epochs == 8
+    assert run(half, HEAD, longer, lend=False) == Trials(configs=(half, longer), epochs=3, data_frac=0.5)
+    assert run(half, WHOLE) == Trials(configs=(half, WHOLE), epochs=3, data_frac=0.5), "there is nobody to borrow from"
 
 
 def test_the_serving_model_keeps_nothing_afterwards(serving: Classifier) -> None:
@@ -283,14 +289,16 @@ def test_only_families_that_cost_little_are_run_alone(model: Any, keep: bool, le
     def trials(configs: Sequence[RetrainConfig], lend: bool) -> tuple[ProfileTrial, ...]:
         return finished(
             microprofile(
-                model(skill=0.4), data[:12], data[12:], configs, epochs=2, data_frac=1.0, budget_gpu_s=1e9, seed=0,
-                timer=lambda: 0.0, keep_features=keep, lend=lend,
+                model(skill=0.4), data[:12], data[12:], configs, epochs=2, data_frac=0.5, budget_gpu_s=1e9, seed=0,
+                n_min=2, timer=lambda: 0.0, keep_features=keep, lend=lend,
             )
         )  # fmt: skip
 
     found = trials([head, whole], lend)
     assert [t.config.name for t in found] == names
-    assert found[0] == trials([head], False)[0], "a trial shows the same whoever else is tried"
+    assert found[0] == trials([head], lend)[0], "a trial shows the same whoever else is tried"
+    epochs, pictures = (LENDING_EPOCHS, 12) if len(names) == 1 else (2, 6)
+    assert [(len(t.quality), t.n_profiled) for t in found] == [(1 + epochs, pictures)] * len(names)
 
 
 # --- judging by fewer pictures ----------------------------------------------------------------------------------------
