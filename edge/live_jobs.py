@@ -22,6 +22,7 @@ from edge.shelf import Shelf
 from edge.store.store import QualityPoint, Store
 from models.detector import Detector
 from models.golden import PLAIN, Labelling
+from models.microprofile_run import trials_of
 from models.tasks.base import Task
 from scheduler import events as ev
 from scheduler.admission import error_of
@@ -197,8 +198,9 @@ class LiveJobs:
             steps = parts.steps(command.job).profile(parts.samples, serving, yield_point=lane.checkpoint, **how)
             trials, n_train = jobs.run_in_lane(steps, lane)
             gpu_s = spent()
+        tried = trials_of(serving, command.configs, epochs=command.epochs, data_frac=command.data_frac, lend=command.lend)
         return lambda at_s: ev.ProfileDone(
-            at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s
+            at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=gpu_s, lend=tried.lending
         )
 
     def _reprofiling(self, command: StartReprofiling, lane: Lane, spent: Spent) -> MakeEvent:

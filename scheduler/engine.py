@@ -668,11 +668,11 @@ class BoxEngine:
             return
         stream = self.state.streams[event.stream]
         stream.profile_gpu_s = event.gpu_s
-        configs, lend = prep.kept_configs(stream, self.config), self.config.profile_lend
-        stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train, lend=lend)
-        stream.expected = react.expectations(event.trials, configs, n_train=event.n_train, lend=lend)
+        configs = prep.kept_configs(stream, self.config)
+        stream.raw = microprofile.options(event.trials, configs, n_train=event.n_train, lend=event.lend)
+        stream.expected = react.expectations(event.trials, configs, n_train=event.n_train, lend=event.lend)
         corrected = belief.corrected(stream, self.state, self.config, calibrate=self._calibrates)
-        spared = microprofile.borrowers(event.trials, configs) if lend else ()
+        spared = microprofile.borrowers(event.trials, configs) if event.lend else ()
         belief.remember_profile(stream, self.state, self.config, corrected, spared=spared)
         if corrected:
             stream.profiled_in, stream.profiled_from = self.state.window, stream.quality or 0.0

@@ -58,8 +58,8 @@ class EngineConfig:
     families: (configuration, family) where a family does not share its trials, as in a recorded trace; empty: those that do.
     profile_every: a camera is profiled in every so-many-th window that it learns in; in between its last profile is recalled, scaled to
     what its retrainings have really won (1: always profiled; not with groups).
-    profile_lend: where the head's families tell enough, the others are not tried but borrow from them (`microprofile.options`); False is
-    what journals without it were decided with.
+    profile_lend: where trials of the head's families cost next to nothing, the others are not tried but borrow from them
+    (`microprofile.options`).
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
     react: plan anew when a running retraining leaves its prediction, by more than react_quality (0-1) or when an epoch takes less
     than react_fast or more than react_slow times what was predicted; never sooner than react_dwell_s after the last plan.

@@ -214,13 +214,15 @@ class ProbeDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileDone(Event):
-    """The micro-profiler's trials of one stream; n_train: labelled frames a full retraining would use."""
+    """The micro-profiler's trials of one stream; n_train: labelled frames a full retraining would use; lend: the families that were
+    run speak for the others (`StartProfiling.lend`)."""
 
     job: str
     stream: str
     trials: tuple[ProfileTrial, ...]
     n_train: int
     gpu_s: float
+    lend: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

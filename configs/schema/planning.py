@@ -132,6 +132,10 @@ class WindowSection(Section):
         1, unit="trials", ge=1, le=16,
         text="Most micro-profiling trials at once; fewer where measuring shows that more do not pay (docs/trials.md). 1: one by one.",
     )  # fmt: skip
+    profile_lend: bool = setting(
+        True,
+        text="Of a classifier, try only retrainings of the head, on all labels; the others borrow from them (docs/trials.md).",
+    )
     profile_halving: bool = setting(
         False, text="Stop the trial of a family that is clearly worse than a cheaper one after 1, 2, 4, ... epochs."
     )

@@ -155,14 +155,14 @@ def _predicted(profiled: dict[tuple[str, int], ProfileDone], engine: EngineConfi
     return {
         (stream, window, option.name): option.end_quality
         for (stream, window), done in profiled.items()
-        for option in microprofile.options(done.trials, engine.retrain, n_train=done.n_train, lend=engine.profile_lend)
+        for option in microprofile.options(done.trials, engine.retrain, n_train=done.n_train, lend=done.lend)
     }
 
 
 def _exhaustive_gpu_s(studio: Studio, done: ProfileDone) -> float:
     """What retraining every configuration that the profile speaks of would have cost: profiling without a micro-profiler."""
     engine = studio.options.engine
-    told = microprofile.speaking(done.trials, engine.retrain, lend=engine.profile_lend)
+    told = microprofile.speaking(done.trials, engine.retrain, lend=done.lend)
     return sum(studio.costs.retrain_gpu_s(config, max(1, done.n_train)) for config in engine.retrain if config.name in told)
 
 

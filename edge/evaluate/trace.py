@@ -39,9 +39,8 @@ def _window(
 ) -> TraceWindow:
     serving = result.record.opened_with.get((stream, window), studio.base_version)
     profiled = result.profiled.get((stream, window))
-    trials, n_train = (profiled.trials, profiled.n_train) if profiled else ((), 0)
+    trials, n_train, lend = (profiled.trials, profiled.n_train, profiled.lend) if profiled else ((), 0, False)
     costs, configs = studio.costs, studio.options.engine.retrain
-    lend = studio.options.engine.profile_lend
     predicted = {o.name: o.end_quality for o in microprofile.options(trials, configs, n_train=n_train, lend=lend)}
     known = {c.name: measured[key] for c in configs if (key := (stream, window, serving, c.name)) in measured}
     options = tuple(

@@ -195,7 +195,7 @@ class EvaluateWorld:
 
     def _probed(self, command: StartProbe, result: jobs.ProbeResult, at_s: float) -> dict[str, Any]:
         """A probe for the answer: what it said, and what the versions are really worth in the window that it decided about."""
-        window = command.window + 1
+        window = int(at_s // self._options.window_s)
         return {
             "at_s": round(at_s, 3), "stream": command.stream, "window": window, "frames": result.frames,
             "serving": command.version[:12], "serving_f1": result.serving_quality,
@@ -253,7 +253,9 @@ class EvaluateWorld:
                 trials = tuple(self._trial(command, tried, config, n) for config, n in epochs)
             except JobError as error:
                 return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code=error.code, text=str(error))
-            return ProfileDone(at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=cost)
+            return ProfileDone(
+                at_s=at_s, job=command.job, stream=command.stream, trials=trials, n_train=n_train, gpu_s=cost, lend=tried.lending
+            )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)
 

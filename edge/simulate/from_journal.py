@@ -164,8 +164,7 @@ class _Record:
     def _profiled(self, entry: ProfileDone) -> None:
         assert self.config is not None  # a segment begins with a checkpoint
         seen = self._seen(entry.stream)
-        lend = self.config.profile_lend
-        seen.options = microprofile.options(entry.trials, self.config.retrain, n_train=entry.n_train, lend=lend)
+        seen.options = microprofile.options(entry.trials, self.config.retrain, n_train=entry.n_train, lend=entry.lend)
         seen.profile_gpu_s = entry.gpu_s
 
     def _gated(self, entry: GateDone) -> None:

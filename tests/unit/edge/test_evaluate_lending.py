@@ -49,3 +49,4 @@ def test_the_cheap_families_are_tried_and_the_others_are_on_offer_all_the_same(v
 def test_a_model_that_keeps_nothing_tries_them_all(videos: list[Path]) -> None:
     lent, _ = evaluated(videos, Layered(skill=0.4), lend=True)
     assert {t.config.name for done in lent.profiled.values() for t in done.trials} == {"head", "whole"}
+    assert not any(done.lend for done in lent.profiled.values())

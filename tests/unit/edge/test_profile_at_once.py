@@ -153,9 +153,13 @@ def profiled(trials_at_once: int, members: bool = True, lend: bool = False) -> P
 
 @pytest.mark.parametrize("trials_at_once", [1, 3])
 def test_the_box_tries_what_is_cheap_alone_where_the_others_may_borrow(trials_at_once: int) -> None:
-    (cheap,) = profiled(trials_at_once, lend=True).trials
+    found = profiled(trials_at_once, lend=True)
+    (cheap,) = found.trials
+    assert found.lend, "the engine is told that it speaks for the others"
     assert (cheap.config.name, len(cheap.quality) - 1, cheap.n_profiled) == ("head", LENDING_EPOCHS, 18)
-    assert [t.config.name for t in profiled(trials_at_once).trials] == ["base", "half", "replay", "head"]
+    plain = profiled(trials_at_once)
+    assert not plain.lend
+    assert [t.config.name for t in plain.trials] == ["base", "half", "replay", "head"]
 
 
 def test_the_box_hears_the_same_whatever_ran_at_once() -> None:

@@ -38,12 +38,14 @@ def started(config: EngineConfig = CONFIG) -> BoxEngine:
     return engine
 
 
-def window(engine: BoxEngine, trials: Sequence[ProfileTrial], number: int = 1) -> list[Command]:
-    """Labels and profile of a window: all commands that they lead to."""
+def window(engine: BoxEngine, trials: Sequence[ProfileTrial], number: int = 1, *, lend: bool = True) -> list[Command]:
+    """Labels and profile of a window: all commands that they lead to. lend: those that were tried speak for the others."""
     at_s = 200.0 * (number - 1) + 10
     out = engine.handle(LabelDone(at_s=at_s, job=f"a/label/{number}", stream="a", train=12, holdout=8, quality=0.5, gpu_s=8.0))
     return out + engine.handle(
-        ProfileDone(at_s=at_s + 10, job=f"a/profile/{number}", stream="a", trials=tuple(trials), n_train=12, gpu_s=8.0)
+        ProfileDone(
+            at_s=at_s + 10, job=f"a/profile/{number}", stream="a", trials=tuple(trials), n_train=12, gpu_s=8.0, lend=lend
+        )
     )
 
 
@@ -61,9 +63,10 @@ def test_all_families_are_named_and_the_job_is_told_that_it_may_leave_some_out()
 
 
 def test_what_was_not_tried_is_on_offer_only_where_it_may_borrow() -> None:
-    plain, lends = started(replace(CONFIG, profile_lend=False)), started()
-    for engine in (plain, lends):
-        window(engine, [trial(HEAD), trial(HALF_DATA, end=0.7)])
+    """A family whose trial was cut short, of a model that keeps nothing, does not borrow: nobody has looked at what that is worth."""
+    plain, lends = started(), started()
+    for engine, lend in ((plain, False), (lends, True)):
+        window(engine, [trial(HEAD), trial(HALF_DATA, end=0.7)], lend=lend)
     assert set(offered(plain)) == {"head", "head-half"}
     assert set(offered(lends)) == {"head", "head-half", "whole"}
     assert {name: offered(lends)[name] for name in offered(plain)} == offered(plain), "what was tried is as it was"
@@ -73,9 +76,7 @@ def test_what_was_not_tried_is_on_offer_only_where_it_may_borrow() -> None:
 
 def test_what_every_family_showed_itself_is_the_same_with_lending_and_without() -> None:
     tried = [trial(HEAD), trial(HALF_DATA, end=0.7), trial(WHOLE, end=0.9)]
-    ways = [started(replace(CONFIG, profile_lend=lend)) for lend in (True, False)]
-    commands = [[c for c in window(engine, tried) if not isinstance(c, StartProfiling)] for engine in ways]
-    assert commands[0] == commands[1]
+    assert window(started(), tried, lend=True) == window(started(), tried, lend=False)
 
 
 def carried_out(engine: BoxEngine, trials: Sequence[ProfileTrial]) -> StartRetraining:
