@@ -523,7 +523,7 @@ def check_camera(camera: CameraEntry, *, timeout_s: float = CAMERA_S) -> Finding
         return ok(name, "a rendered scene: served by the box itself")
     from streams.camera import open_camera
 
-    running = open_camera(camera.id, camera.url.resolve(), transport=camera.transport)
+    running = open_camera(camera.id, camera.url.resolve(), transport=camera.transport, rtsp_by=camera.rtsp_by)
     started_s = time.monotonic()
     running.start()
     try:

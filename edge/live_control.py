@@ -71,7 +71,7 @@ class Maker(Protocol):
 
 
 #: What objects and clips are made from.
-_OF_OBJECTS = ("record_url", "transport", "fps", "masks", "zones", "classes", "objects", "recording", "loop")
+_OF_OBJECTS = ("record_url", "transport", "rtsp_by", "fps", "masks", "zones", "classes", "objects", "recording", "loop")
 
 
 class Need(Enum):
@@ -85,7 +85,7 @@ class Need(Enum):
 
 _NEEDS = {
     **dict.fromkeys(("task", "edge", "may_lag"), Need.ANEW),
-    **dict.fromkeys(("url", "transport", "loop"), Need.STREAM),
+    **dict.fromkeys(("url", "transport", "rtsp_by", "loop"), Need.STREAM),
 }
 
 

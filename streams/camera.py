@@ -21,10 +21,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import av
 import av.error
@@ -39,6 +39,7 @@ from configs.units import is_camera_id
 from scheduler.types import Frame
 from streams import avio
 from streams.buffer import PacketQueue
+from streams.depacketise import Unsuited
 from streams.masks import Mask, burn_in
 from streams.motion import Motion
 from streams.pulse import Pulse, ThreadLook
@@ -58,7 +59,8 @@ from streams.reconnect import (
     Wait,
     Waited,
 )
-from streams.recording import Ring, Tap
+from streams.recording import BareTap, Ring, Tap
+from streams.rtsp_reader import RtspReader
 from streams.source import CameraState, CameraStatus
 from streams.url import SourceKind, SourceUrl
 from streams.video import RgbMaker
@@ -79,6 +81,9 @@ UNDECODABLE_S = 3.0
 
 #: How long `restart` waits for the old threads.
 RESTART_S = 1.0
+
+#: Who reads RTSP over TCP.
+RtspBy = Literal["own", "ffmpeg"]
 
 #: Formats whose packets come when the picture was taken; the others come as fast as they are read and are paced here.
 _LIVE_FORMATS = frozenset({"rtsp", "mpjpeg", "video4linux2,v4l2"})
@@ -117,11 +122,28 @@ class _Awaited(Enum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Session:
-    """One opening of the source: packets of different sessions never meet in a decoder. tap: for clips."""
+    """One opening of the source: packets of different sessions never meet in a decoder. tap: for clips. camera_s: when a packet's
+    picture was taken, by the camera's own clock."""
 
     decoder: VideoCodecContext
     fps: float
     tap: Tap
+    camera_s: Callable[[AvPacket], float | None] = lambda packet: camera_time_s(packet)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Source:
+    """What was opened. live: packets come when the picture was taken; the others come as fast as they are read and are paced here.
+    finite: it has an end. stream: which of the packets are the video's."""
+
+    packets: Iterator[AvPacket]
+    close: Callable[[], None]
+    session: _Session
+    live: bool
+    finite: bool = False
+    stream: int = 0
+    size_px: tuple[int, int] = (0, 0)
+    by: RtspBy = "ffmpeg"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -175,6 +197,7 @@ class PyavCamera:
         clock: Clock | None = None,
         queue_bytes: int = QUEUE_BYTES,
         queue_packets: int = QUEUE_PACKETS,
+        rtsp_by: RtspBy = "own",
     ) -> None:
         if not is_camera_id(camera_id):
             raise ConfigError(f"'{camera_id}' is no camera id", remedy="use a-z, 0-9, '_' and '-', at most 63 of them")
@@ -189,6 +212,9 @@ class PyavCamera:
         self._loop = loop
         self._realtime = realtime
         self._clock = clock or SystemClock()
+        # FFmpeg's reader knows more cameras than ours, so it has the next turn after one in which ours got nothing out of a camera.
+        self._ours = rtsp_by == "own" and url.kind is SourceKind.RTSP and url.is_plain and transport == "tcp"
+        self._ours_rests = False
         self._machine = Reconnect(policy=policy, seed=seed)
         self._queue: PacketQueue[_Queued] = PacketQueue(max_bytes=queue_bytes, max_packets=queue_packets)
         # One lock for everything that the threads share, and three to be woken: each wake-up costs a turn of the interpreter, and
@@ -430,27 +456,77 @@ class PyavCamera:
 
     def _session(self, timeout_s: float) -> Action:
         """Opens, reads to the end, closes; returns what to do next."""
+        rests, self._ours_rests = self._ours_rests, False
+        if not self._ours or rests:
+            return self._session_of(self._open, timeout_s)
+        try:
+            return self._session_of(self._open_ours, timeout_s)
+        except Unsuited as error:
+            log.info("camera %s: FFmpeg reads it: %s", self.id, error)
+            return self._session_of(self._open, timeout_s, instead=True)
+
+    def _session_of(self, opening: Callable[[float], _Source], timeout_s: float, *, instead: bool = False) -> Action:
+        """instead: of our own reader, for good if this one can. Raises Unsuited."""
         asked_s = self._clock.now_s()
         try:
-            container, stream = self._open(timeout_s)
+            source = opening(timeout_s)
+        except Unsuited:
+            raise
         except Exception as error:
             # Whatever a library throws at us here, this camera tries again and the others do not notice.
             # FFmpeg calls an answer that did not come in time "invalid data", too.
             late = self._url.kind is not SourceKind.FILE and self._clock.now_s() - asked_s >= timeout_s
             return self._failed(TimeoutError("no answer in time") if late else error)
+        self._ours = self._ours and not instead
         try:
             self._handle(Opened())
-            return self._read(container, stream)
+            return self._read(source)
+        except Unsuited:
+            raise
         except Exception as error:
             return self._failed(error)
         finally:
-            container.close()
+            source.close()
 
     def _failed(self, error: Exception) -> Action:
         ours = avio.stream_error(error, subject=f"camera {self.id}")
         return self._handle(Failed(ours.stream_code, str(ours)))
 
-    def _open(self, timeout_s: float) -> tuple[InputContainer, VideoStream]:
+    def _open_ours(self, timeout_s: float) -> _Source:
+        """Raises Unsuited."""
+        reader = RtspReader(self._url, open_s=timeout_s, give_up_s=self._machine.policy.give_up_s)
+        try:
+            self._ours_rests = True  # unless it is answered
+            track = reader.begin()
+            self._ours_rests = False
+            decoder = cast(VideoCodecContext, av.CodecContext.create(track.codec, "r"))
+            decoder.extradata = track.parameters or None
+            tap = BareTap(track.codec, track.parameters)
+            session = _Session(decoder=_set_up(decoder), fps=0.0, tap=tap, camera_s=reader.camera_s)
+            return _Source(packets=reader.packets(), close=reader.close, session=session, live=True, by="own")
+        except (PermissionError, FileNotFoundError):
+            self._ours_rests = False
+            reader.close()
+            raise
+        except BaseException:
+            reader.close()
+            raise
+
+    def _open(self, timeout_s: float) -> _Source:
+        container, stream = self._open_container(timeout_s)
+        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream), tap=Tap(stream))
+        live = container.format.name in _LIVE_FORMATS
+        return _Source(
+            packets=container.demux(),
+            close=container.close,
+            session=session,
+            live=live,
+            finite=not live and container.duration is not None,
+            stream=stream.index,
+            size_px=(stream.codec_context.width, stream.codec_context.height),
+        )
+
+    def _open_container(self, timeout_s: float) -> tuple[InputContainer, VideoStream]:
         avio.quiet()
         options, format_name = open_options(self._url, transport=self._transport)
         where = self._url.reveal()
@@ -468,16 +544,16 @@ class PyavCamera:
             container.close()
             raise
 
-    def _read(self, container: InputContainer, stream: VideoStream) -> Action:
-        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream), tap=Tap(stream))
-        pace = None if container.format.name in _LIVE_FORMATS else self._new_pace(session.fps)
+    def _read(self, source: _Source) -> Action:
+        session, packets, ours = source.session, source.packets, source.stream
+        pace = None if source.live else self._new_pace(session.fps)
         with self._lock:
             self._undecoded_since_s = None
-            self._size_px = (stream.codec_context.width, stream.codec_context.height)
+            self._size_px = source.size_px
             self._rate.restart(session.fps)
-        packets, ours = container.demux(), stream.index
         checked_s = float("-inf")
         pulse, patience_s = self._pulses["reader"], self._machine.policy.give_up_s
+        self._ours_rests = source.by == "own"  # unless it shows that it can
         while not self._stopping.is_set():
             asked_s = self._clock.now_s()
             pulse.rest(for_s=patience_s)
@@ -486,7 +562,7 @@ class PyavCamera:
                 break
             now_s = self._clock.now_s()
             # A read that times out first gives the half-read packet before it, which would pass for a sign of life.
-            if now_s - asked_s >= self._machine.policy.give_up_s and container.format.name in _LIVE_FORMATS:
+            if now_s - asked_s >= self._machine.policy.give_up_s and source.live:
                 raise TimeoutError("no video came for too long")
             if packet.stream_index == ours and packet.size:
                 wait_s = pace.wait_s(packet, now_s) if pace is not None else 0.0
@@ -495,12 +571,13 @@ class PyavCamera:
                     break
                 self._take(packet, session, pace)
             if now_s - checked_s >= _CHECK_S:
+                self._ours_rests = source.by == "own"
                 self._check()
+                self._ours_rests = False
                 checked_s = now_s
-        finite = pace is not None and container.duration is not None
-        if finite:
+        if source.finite:
             self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
-        return self._handle(Ended(finite=finite, repeat=self._loop))
+        return self._handle(Ended(finite=source.finite, repeat=self._loop))
 
     def _new_pace(self, fps: float) -> Pace:
         # A recording that repeats goes on one picture after its last one; one that lags goes on lagging.
@@ -518,7 +595,7 @@ class PyavCamera:
             shown_s = pace.media_s(packet)
             captured_s, captured_utc = shown_s, captured_utc + shown_s - captured_s
         times_s = (captured_s, captured_utc)
-        packet.opaque = (times_s, camera_time_s(packet))  # comes back on the picture, whatever the decoder's delay
+        packet.opaque = (times_s, session.camera_s(packet))  # comes back on the picture, whatever the decoder's delay
         self._record(packet, session.tap, times_s)
         self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
 
@@ -527,7 +604,9 @@ class PyavCamera:
         if ring is None or tap.broken:
             return
         try:
-            ring.put(tap.coded(packet, times_s))
+            coded = tap.coded(packet, times_s)
+            if coded is not None:
+                ring.put(coded)
         except Exception:  # whatever clips miss until the stream is opened anew, the camera goes on
             log.warning("camera %s: its packets cannot be recorded", self.id, exc_info=True)
             tap.broken = True
@@ -687,8 +766,11 @@ class PyavCamera:
 
 
 def _decoder(stream: VideoStream) -> VideoCodecContext:
-    """The stream's decoder, set to one thread (cameras are many, cores are few) and to hand a packet's times to its picture."""
-    decoder = stream.codec_context
+    return _set_up(stream.codec_context)
+
+
+def _set_up(decoder: VideoCodecContext) -> VideoCodecContext:
+    """Sets a decoder to one thread (cameras are many, cores are few) and to hand a packet's times to its picture."""
     decoder.thread_count = 1
     decoder.copy_opaque = True
     return decoder
@@ -736,13 +818,17 @@ def open_camera(
     loop: bool = False,
     realtime: bool = True,
     seed: int = 0,
+    rtsp_by: RtspBy = "own",
 ) -> PyavCamera:
     """A camera, not yet started.
 
     url: rtsp(s)://, http(s):// (MJPEG, HLS, a video file), a path or file: of a video, v4l2: or /dev/videoN.
     transport: tcp or udp, for RTSP. masks: burnt into every frame. loop: a recording starts again at its end.
     realtime: False reads a file as fast as its frames are taken. seed: of the jitter between tries; each camera has its own.
+    rtsp_by: own or ffmpeg, for RTSP over TCP; own leaves to FFmpeg what it cannot read.
     Raises ConfigError.
     """
     address = url if isinstance(url, SourceUrl) else SourceUrl(url)
-    return PyavCamera(camera_id, address, transport=transport, masks=masks, loop=loop, realtime=realtime, seed=seed)
+    return PyavCamera(
+        camera_id, address, transport=transport, masks=masks, loop=loop, realtime=realtime, seed=seed, rtsp_by=rtsp_by
+    )

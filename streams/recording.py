@@ -9,6 +9,7 @@ the camera sent, without masks; whoever needs masks goes through `MaskedClip`, a
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import threading
@@ -83,9 +84,12 @@ class Tap:
         self._format: Format | None = None
         self._to_annex_b: BitStreamFilterContext | None = None
 
-    def coded(self, packet: AvPacket, times_s: tuple[float, float]) -> Coded:
-        """The packet as it came; what is length-prefixed (from MP4 files) becomes Annex B. times_s: (at_s, at_utc)."""
-        about = self._format or self._look()
+    def coded(self, packet: AvPacket, times_s: tuple[float, float]) -> Coded | None:
+        """The packet as it came; what is length-prefixed (from MP4 files) becomes Annex B. times_s: (at_s, at_utc). None: it has
+        not been told yet what the stream is."""
+        about = self._format or self._look(packet)
+        if about is None:
+            return None
         data = bytes(packet)
         if self._to_annex_b is not None:
             data = b"".join(bytes(part) for part in self._to_annex_b.filter(_copied(packet, data))) or data
@@ -93,7 +97,8 @@ class Tap:
             data=data, keyframe=packet.is_keyframe, at_s=times_s[0], at_utc=times_s[1], format=about, pts=packet.pts, dts=packet.dts
         )  # fmt: skip
 
-    def _look(self) -> Format:
+    def _look(self, packet: AvPacket) -> Format | None:
+        del packet
         context = self._stream.codec_context
         extra, codec = context.extradata or b"", context.codec.canonical_name
         if codec in ("h264", "hevc") and extra[:1] == b"\1":
@@ -104,6 +109,35 @@ class Tap:
             parameters=extra if extra.startswith(_ANNEX_B) else b"",
         )  # fmt: skip
         return self._format
+
+
+class BareTap(Tap):
+    """A tap on Annex B packets with a clock of `TICKS`, which nobody has looked into yet: the first keyframe tells the size. parameters:
+    parameter sets that were told beside the packets."""
+
+    def __init__(self, codec: str, parameters: bytes) -> None:
+        self.broken = False
+        self._format = None
+        self._to_annex_b = None
+        self._codec, self._parameters = codec, parameters
+
+    def _look(self, packet: AvPacket) -> Format | None:
+        size = _size_of(self._parameters + bytes(packet), self._codec) if packet.is_keyframe else None
+        if size is not None:
+            self._format = Format(
+                codec=self._codec, width_px=size[0], height_px=size[1], time_base=Fraction(1, TICKS), parameters=self._parameters
+            )  # fmt: skip
+        return self._format
+
+
+def _size_of(data: bytes, codec: str) -> tuple[int, int] | None:
+    """(width, height) of an Annex B stream; None: it cannot be read."""
+    try:
+        with av.open(io.BytesIO(data), format=codec) as container:
+            context = container.streams.video[0].codec_context
+            return (context.width, context.height) if context.width and context.height else None
+    except (av.error.FFmpegError, IndexError):
+        return None
 
 
 def _copied(packet: AvPacket, data: bytes) -> AvPacket:

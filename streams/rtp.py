@@ -77,3 +77,21 @@ def sender_report(*, ssrc: int, utc_s: float, timestamp: int, packets: int, size
     whole_s = int(ntp_s)
     numbers = (ssrc, whole_s, int((ntp_s - whole_s) * 2**32), timestamp, packets, size_bytes)
     return struct.pack(">BBH6I", 0x80, 200, 6, *(number & 0xFFFFFFFF for number in numbers))
+
+
+def told_time(report: bytes) -> tuple[float, int] | None:
+    """(seconds since 1970 on the camera's clock, the RTP time at that moment) of a packet that begins with a sender report; None: it
+    does not, or the camera does not know the time."""
+    if len(report) < 20 or report[0] >> 6 != 2 or report[1] != 200:
+        return None
+    seconds, fraction, timestamp = struct.unpack_from(">III", report, 8)
+    return (seconds - NTP_UNIX_S + fraction / 2**32, timestamp) if seconds else None
+
+
+def receiver_report(*, ssrc: int) -> bytes:
+    """That somebody is listening (RFC 3550, section 6.4.2), and a name for him: without reports some cameras stop after a while."""
+    name = b"driftbox"
+    item = bytes([1, len(name)]) + name
+    item += bytes(4 - len(item) % 4)  # one to four zero bytes end the list
+    described = struct.pack(">BBHI", 0x81, 202, (4 + len(item)) // 4, ssrc) + item
+    return struct.pack(">BBHI", 0x80, 201, 1, ssrc) + described

@@ -81,6 +81,11 @@ class SourceUrl:
         return _KINDS[self._scheme()]
 
     @property
+    def is_plain(self) -> bool:
+        """Of a network's address: whether it is spoken to without TLS."""
+        return self._scheme() in ("rtsp", "http")
+
+    @property
     def path(self) -> str:
         """The path of a file or device; "" for others."""
         if self.kind is SourceKind.FILE and not self._is_path():

@@ -90,6 +90,11 @@ class CameraEntry(Section):
         0, unit="px", ge=0, le=4320, text="Height to which frames are reduced before anything else; 0: as the camera gives."
     )
     transport: Literal["tcp", "udp"] = setting("tcp", text="How RTSP carries the video. `udp` loses packets on a busy network.")
+    rtsp_by: Literal["own", "ffmpeg"] = setting(
+        "own",
+        text="Who reads RTSP over TCP. `own` gives a picture as soon as it is here, and leaves to FFmpeg what it cannot read; `ffmpeg` "
+        "gives it one frame interval later.",
+    )
     masks: tuple[tuple[Point, ...], ...] = setting(
         (),
         text="Privacy masks: polygons of [x, y] corners as fractions 0-1 of width and height. Burnt in before anything else.",

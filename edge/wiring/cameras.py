@@ -159,7 +159,7 @@ def camera_of(entry: CameraEntry, addresses: dict[str, str]) -> Camera:
     """addresses: of rendered cameras. Raises ConfigError, EnvironmentLacking (a secret that is not there)."""
     return open_camera(
         entry.id, SourceUrl(addresses.get(entry.id) or entry.url.resolve()), transport=entry.transport,
-        masks=masks_from(entry.masks), loop=entry.loop, realtime=not entry.may_lag, seed=sum(entry.id.encode()),
+        masks=masks_from(entry.masks), loop=entry.loop, realtime=not entry.may_lag, seed=sum(entry.id.encode()), rtsp_by=entry.rtsp_by,
     )  # fmt: skip
 
 
@@ -261,6 +261,7 @@ def clips_of(entry: CameraEntry, media: Media, camera: Camera) -> CameraClips | 
             transport=entry.transport,
             loop=entry.loop,
             seed=sum(entry.id.encode()) + 1,
+            rtsp_by=entry.rtsp_by,
         )
     rules = ClipRules(
         pre_s=wanted.pre_s,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from configs.schema import BoxConfig, CameraEntry
 from edge.clock import SystemClock
-from edge.live_control import LiveControl
+from edge.live_control import LiveControl, Need, need_of
 from edge.media.folder import MediaFolder
 from edge.media.parts import Media, media_of, rules_of
 from edge.store.store import Store
@@ -61,6 +61,19 @@ def test_a_stream_of_its_own_for_clips_is_not_opened_before_they_are_wanted(medi
     assert clips._main is not None
     off = entry(record_url="rtsp://192.0.2.1/main", recording={"clips": False})
     assert clips_of(off, media, camera_of(off, {})) is None
+
+
+def test_who_reads_rtsp_is_taken_from_the_configuration_and_its_change_opens_the_stream_anew(media: Media) -> None:
+    for chosen, ours in (("own", True), ("ffmpeg", False)):
+        both = entry(record_url="rtsp://192.0.2.1/main", rtsp_by=chosen)
+        camera = camera_of(both, {})
+        clips = clips_of(both, media, camera)
+        assert clips is not None
+        assert (camera._ours, clips._main._ours) == (ours, ours)  # type: ignore[attr-defined,union-attr]
+    assert need_of(entry(), entry(rtsp_by="ffmpeg")) is Need.STREAM
+    assert not camera_of(entry(transport="udp"), {})._ours  # type: ignore[attr-defined]
+    assert not camera_of(entry(url="rtsps://192.0.2.1/sub"), {})._ours  # type: ignore[attr-defined]
+    assert not camera_of(entry(url="http://192.0.2.1/sub"), {})._ours  # type: ignore[attr-defined]
 
 
 def test_a_file_that_may_lag_has_no_clips(media: Media, tmp_path: Path) -> None:
