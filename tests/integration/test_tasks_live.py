@@ -17,8 +17,9 @@ from tests.support.moving import MovingCamera, put_classifier_in_the_zoo
 
 pytestmark = pytest.mark.slow
 
+QUICK = RetrainConfig(name="quick", epochs=6, batch=4, lr=0.1)
 SETTINGS = replace(
-    CONFIG, window_s=4.0, first_window_s=2.5, retrain=(RetrainConfig(name="quick", epochs=6, batch=4, lr=0.1),)
+    CONFIG, window_s=4.0, first_window_s=2.5, retrain=(QUICK, replace(QUICK, name="head", layers_frac=0.5)), profile_lend=True
 )  # fmt: skip
 
 
@@ -37,7 +38,12 @@ def test_both_tasks_label_profile_retrain_and_are_judged_in_one_box(box: LiveBox
             assert labelled.train > 0
             assert labelled.holdout > 0
             assert labelled.quality is not None
-            box.wait_for(ev.ProfileDone, stream)
+            profiled = box.wait_for(ev.ProfileDone, stream)
+            lends = stream == "street"
+            assert (profiled.lend, {t.config.name for t in profiled.trials}) == (
+                lends,
+                {"head"} if lends else {"quick", "head"},
+            )
             box.wait_for(ev.RetrainDone, stream)
             box.wait_for(ev.GateDone, stream)
             done = box.wait_for(ev.SwapDone, stream)
