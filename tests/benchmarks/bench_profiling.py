@@ -67,7 +67,8 @@ CONFIGS = configurations()
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """How the micro-profiler is run, in the terms of `models.microprofile_run.microprofile`. tried: all 'families', the 'speakers' of
-    `decisions.speakers`, the 'heads' (families that train the head alone), or of those the one 'head' that speaks; others borrow."""
+    `decisions.speakers`, the 'heads' (families that train the head alone), or of those the one 'head' that speaks; others borrow.
+    lend: the box itself leaves out what need not be tried."""
 
     name: str
     epochs: int
@@ -77,6 +78,7 @@ class Setting:
     kept_data_frac: float | None = None
     judged_frac: float = 1.0
     tried: str = "families"
+    lend: bool = False
 
 
 def tried(setting: Setting) -> tuple[RetrainConfig, ...]:
@@ -86,9 +88,11 @@ def tried(setting: Setting) -> tuple[RetrainConfig, ...]:
     }[setting.tried]  # fmt: skip
 
 
-#: The box's own (3 epochs on half of the data, at least 12 pictures), the paper's (5 epochs on a tenth), and one thing more each time.
+#: The box's own, without and with `window.profile_lend` (3 epochs on half of the data, at least 12 pictures; heads that lend: 5 on all),
+#: the paper's (5 epochs on a tenth), and one thing more each time.
 SETTINGS = (
-    Setting(name="box", epochs=3, data_frac=0.5, n_min=12),
+    Setting(name="box", epochs=3, data_frac=0.5, n_min=12, keep_features=True, lend=True),
+    Setting(name="box, not lending", epochs=3, data_frac=0.5, n_min=12, keep_features=True),
     Setting(name="paper", epochs=5, data_frac=0.1),
     Setting(name="+ features kept", epochs=5, data_frac=0.1, keep_features=True),
     Setting(name="+ half judged, paired", epochs=5, data_frac=0.1, keep_features=True, judged_frac=0.5),
@@ -253,7 +257,7 @@ def _profiled(serving: Any, train: Sequence[Any], held_out: Sequence[Any], setti
         microprofile(
             serving, train, held_out, tried(setting), epochs=setting.epochs, data_frac=setting.data_frac, budget_gpu_s=float("inf"),
             seed=SEED, timer=time.process_time, n_min=setting.n_min, task=CLASSIFICATION, keep_features=setting.keep_features,
-            kept_data_frac=setting.kept_data_frac, judged_frac=setting.judged_frac,
+            kept_data_frac=setting.kept_data_frac, judged_frac=setting.judged_frac, lend=setting.lend,
         )
     )  # fmt: skip
     options = decisions.options(trials, CONFIGS, n_train=len(train), lend=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from configs.schema import BoxConfig
 from scheduler.ekya.microprofile import families
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_profiling.py"
@@ -55,6 +56,8 @@ def test_the_configurations_are_ekya_s_eighteen_in_six_families(bench: ModuleTyp
 def test_what_each_setting_tries(bench: ModuleType) -> None:
     count = {s.name: len(families(bench.tried(s))) for s in bench.SETTINGS}
     assert (count["box"], count["paper"], count["two families run"], count["three heads"], count["one head"]) == (6, 6, 2, 3, 1)
+    assert [s.name for s in bench.SETTINGS if s.lend] == ["box"], "as a box is shipped"
+    assert BoxConfig().window.profile_lend
     assert all(s.tried in ("families", "speakers", "heads", "head") for s in bench.SETTINGS)
     assert len({s.name for s in bench.SETTINGS}) == len(bench.SETTINGS)
 
