@@ -55,7 +55,7 @@ class PolicyResult:
                 {
                     "video": t.stream, "window": t.window, "config": t.config, "f1": round(t.quality, 4),
                     "predicted_f1": _rounded(self.predicted.get((t.stream, t.window, t.config))),
-                    "held_out_f1": _rounded(t.held_out),
+                    "held_out_f1": _rounded(t.held_out), "labels": t.labels, "gpu_s": round(t.gpu_s, 3),
                 }
                 for t in self.record.trainings
             ],

@@ -17,8 +17,9 @@ model that was never retrained; whatever of it fits a window best serves. Pure. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -82,27 +83,32 @@ class Foreseen:
     gpu_s: float
 
 
-def pupils_of(recorded: Sequence[Sequence[Mapping[str, object]]]) -> tuple[Pupil, ...]:
-    """What answers of `driftbox evaluate` hold under "pupils", as one: the lessons of all of them, each once.
-
-    Raises ValueError where they are about different cameras."""
-    first = {str(entry["id"]): entry for entry in recorded[0]} if recorded else {}
-    for entries in recorded:
-        if {str(entry["id"]) for entry in entries} != set(first):
-            raise ValueError("answers about different cameras have no lessons in common")
+def pupils_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Pupil, ...]:
+    """What an answer of `driftbox evaluate` holds under "pupils"."""
     return tuple(
         Pupil(
-            id=id, base=entry["base"], quality=tuple(entry["quality"]),  # type: ignore[arg-type]
-            knobs=tuple(KnobProfile(**knob) for knob in entry["knobs"]),  # type: ignore[attr-defined]
-            lessons=_once(other for entries in recorded for other in entries if other["id"] == id),
+            id=entry["id"], base=entry["base"], quality=tuple(entry["quality"]),
+            knobs=tuple(KnobProfile(**knob) for knob in entry["knobs"]),
+            lessons=tuple(Lesson(**{**lesson, "quality": tuple(lesson["quality"])}) for lesson in entry["lessons"]),
         )
-        for id, entry in sorted(first.items())
+        for entry in entries
     )  # fmt: skip
 
 
-def _once(entries: Iterator[Mapping[str, object]]) -> tuple[Lesson, ...]:
-    found = (Lesson(**{**raw, "quality": tuple(raw["quality"])}) for entry in entries for raw in entry["lessons"])  # type: ignore[attr-defined]
-    return tuple({lesson.version: lesson for lesson in found}.values())
+def joined(classes: Sequence[Sequence[Pupil]]) -> tuple[Pupil, ...]:
+    """The same cameras, of several answers, with the lessons of all of them, each once.
+
+    Raises ValueError where they are about different cameras."""
+    if any({p.id for p in pupils} != {p.id for p in classes[0]} for pupils in classes):
+        raise ValueError("answers about different cameras have no lessons in common")
+    everybody = [pupil for pupils in classes for pupil in pupils]
+    return tuple(
+        replace(first, lessons=_once(p for p in everybody if p.id == first.id)) for first in (classes[0] if classes else ())
+    )
+
+
+def _once(pupils: Iterable[Pupil]) -> tuple[Lesson, ...]:
+    return tuple({lesson.version: lesson for pupil in pupils for lesson in pupil.lessons}.values())
 
 
 def given(pupils: Sequence[Pupil], device: Device) -> float:

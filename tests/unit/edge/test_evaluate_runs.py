@@ -20,10 +20,10 @@ from models.evaluate import MatchCounts
 from models.fake import FakeDetector
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
-from scheduler.commands import SetShares, SwapModel
+from scheduler.commands import SetShares, StartLabelling, StartLook, StartProbe, SwapModel
 from scheduler.ekya import hindsight
 from scheduler.engine import BoxEngine
-from scheduler.events import BoxStarted, CameraAdded
+from scheduler.events import BoxStarted, CameraAdded, LabelDone, LookDone, ProbeDone
 from scheduler.sim.driver import VirtualDriver
 from scheduler.types import Detections, RetrainConfig
 from tests.support.evaluation import COSTS, OPTIONS, POLICIES, results_of, scripted_studio, scripted_videos
@@ -63,7 +63,7 @@ def test_every_policy_is_answered_in_the_published_form(studio: Studio, results:
 def test_an_answer_holds_what_every_training_taught_and_what_that_cost(
     studio: Studio, results: dict[str, PolicyResult]
 ) -> None:
-    found = {p.id: p for p in hindsight.pupils_of([run.pupils(list(results.values()), studio)])}
+    found = {p.id: p for p in hindsight.pupils_of(run.pupils(list(results.values()), studio))}
     assert set(found) == set(studio.footage)
     trained = {(t.stream, t.version): t for r in results.values() for t in r.record.trainings}
     assert trained
@@ -206,6 +206,29 @@ def test_a_window_in_progress_shows_only_its_past(studio: Studio) -> None:
         captured = [c for c in everything if 200.0 + 200.0 * (c.index - start) / (stop - start) <= now_s]
         assert [c.index for c in seen] == [c.index for c in captured]
     assert len(samples.sampled("cam1", 1)) == len(everything)
+
+
+def test_a_glance_sees_and_labels_what_was_captured_by_then_and_is_charged_for_that(studio: Studio) -> None:
+    stream, last, window_s = next(iter(studio.footage)), studio.options.windows - 1, studio.options.window_s
+    world = EvaluateWorld(studio, {s: studio.knobs(s) for s in studio.footage})
+    begun_s, version = (last + 0.5) * window_s, studio.base_version
+    captured = [c for c in studio.candidates(stream, last) if c.at_frac <= 0.5]
+    assert 0 < len(captured) < len(studio.candidates(stream, last))
+    work = world.start(StartLook(job="g", stream=stream, window=last, version=version, frames=100), begun_s)
+    assert work.gpu_s == pytest.approx(2 * len(captured) * studio.costs.infer_gpu_s)
+    seen = work.finish(begun_s + 0.4 * window_s)
+    assert isinstance(seen, LookDone)
+    assert len(seen.look.frames) == len(captured), "not what came while it looked"
+    asked = StartLabelling(job="s", stream=stream, window=last, frames=100, holdout_frac=1.0, version=version)
+    labelled = world.start(asked, begun_s).finish(begun_s + 1)
+    assert isinstance(labelled, LabelDone)
+    assert (labelled.train, labelled.holdout) == (0, len(captured))
+    assert (stream, last + 1) not in world.record.opened_with, "nobody knows yet what the next window opens with"
+    chosen = StartProbe(job="c", stream=stream, window=last, version=version, candidates=(version,))
+    found = world.start(chosen, begun_s + 1).finish(begun_s + 2)
+    assert isinstance(found, ProbeDone)
+    assert found.frames == len(captured)
+    assert world.record.probes[-1]["window"] == last
 
 
 def test_a_training_that_fails_leaves_the_camera_its_model(videos: list[Path]) -> None:
