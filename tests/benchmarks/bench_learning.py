@@ -1,6 +1,6 @@
 """What continuous learning is worth on real videos: every number of the learning table, measured, beside its anchor. Resumable.
 
-Run: driftbox bench learning [--data DIR] [--cache DIR] [--jobs 2] [--only main,compute,recurring,profiling,other]
+Run: driftbox bench learning [--data DIR] [--cache DIR] [--jobs 2] [--only main,contention,compute,recurring,profiling,other]
      [--golden-runtime auto] [--page docs/learning.md] [--plots docs/img]
 
 Each part is a few runs of `driftbox evaluate` (the command is printed), or of another benchmark of this folder, in a process of its own.
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import learning_contention
 import learning_page
 
 from models.weights import cache_dir
@@ -46,6 +47,8 @@ SHARES = (30, 50, 90)
 UNIFORM = tuple(f"uniform({config},{share})" for config in ("high", "low") for share in SHARES)
 #: Times the compute at which uniform is tried.
 COMPUTE = (2, 4)
+#: ... and at which everybody is: less than a device that is short already.
+CONTENTION = (0.5, 0.25)
 Answer = dict[str, Any]
 
 
@@ -125,15 +128,15 @@ class Bench:
 
 
 def evaluate_run(
-    name: str, scenario: str, policy: str, *extra: str, lane: str = "", after: str = "", gpus: float = 1, windows: int = 5,
-    frames: tuple[int, int] = (20, 12),
+    name: str, scenario: str, policy: str, *extra: str, lane: str = "", after: str = "", gpus: float = 1, speed: float = 1,
+    windows: int = 5, frames: tuple[int, int] = (20, 12),
 ) -> Run:  # fmt: skip
     """A run of one policy over a scenario file, with the box of docs/learning.md. frames: labelled and judged, per stream and window."""
     return Run(
         name=name, lane=lane or scenario, policy=policy, after=after,
         common=(
             "--scenario", str(SCENARIOS / f"{scenario}.yaml"), "--config", str(SCENARIOS / "learning_box.yaml"),
-            "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", "1", "--gpus", f"{gpus:g}",
+            "--costs", str(SCENARIOS / "eight_cameras_costs.json"), "--gpu-speed", f"{speed:g}", "--gpus", f"{gpus:g}",
             "--edge", EDGE, "--golden", GOLDEN, "--windows", str(windows), "--window-s", "250",
             "--fps", "12", "--label-frames", f"{frames[0]}", "--judged-frames", f"{frames[1]}", *extra,
         ),
@@ -158,6 +161,15 @@ def compute_runs(gpus: int) -> list[Run]:
         evaluate_run(f"{s}.{named(policy)}.{gpus}gpus", s, policy, lane=f"{s} {policy[8:12]} {gpus} GPUs", gpus=gpus)
         for s in SETS
         for policy in UNIFORM
+    ]
+
+
+def contention_runs(speed: float) -> list[Run]:
+    """Everybody on a device that is so much slower (a part of a GPU would be given out in coarser steps)."""
+    return [
+        evaluate_run(f"{s}.{named(policy)}.{speed:g}x", s, policy, lane=f"{s} {speed:g}x", speed=speed)
+        for s in SETS
+        for policy in (BOX, NONE, *UNIFORM)
     ]
 
 
@@ -289,6 +301,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from _against_uniform(table)
         yield _compute(table)
         yield from _micro_profile(table)
+    yield from _contention(bench)
     yield from _reuse(bench)
     yield from _bad_retrains(bench)
     yield from _swaps(bench)
@@ -334,6 +347,28 @@ def _compute(table: Table) -> Row:
         measured=f"{f'{enough}x' if enough else f'more than {max(best)}x'} ({shown})",
         ok=(enough is None or enough >= 4) if known else None,
     )  # fmt: skip
+
+
+def _contention(bench: Bench) -> Iterator[Row]:
+    """Each set at each compute at which the box was run, also where not all was."""
+    runs = [
+        *main_runs(),
+        *(run for s in CONTENTION for run in contention_runs(s)),
+        *(run for g in COMPUTE for run in compute_runs(g)),
+    ]
+    for scenario in SETS:
+        kept = (bench.answer(run) for run in runs if run.name.startswith(f"{scenario}."))
+        answers = [answer for answer in kept if answer and "pupils" in answer]
+        if not answers:
+            continue
+        for what, measured in learning_contention.told(answers, BOX):
+            yield Row(what=f"{scenario}: {what}", anchor="-", to_reach="-", measured=measured, ok=None)
+        for compute, f1, times, most in learning_contention.needed(answers, BOX):
+            yield Row(
+                what=f"{scenario}: compute for uniform to match {BOX} at {compute:g}x ({f1:.3f})", anchor="4x", to_reach=">= 4x",
+                measured=f"more than {most:g}x that" if times is None else f"{times:g}x that",
+                ok=times >= 4 if times is not None else True if most >= 4 else None,
+            )  # fmt: skip
 
 
 def _micro_profile(table: Table) -> Iterator[Row]:
@@ -481,7 +516,7 @@ def _int8(bench: Bench) -> Iterator[Row]:
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-PARTS = ("main", "compute", "recurring", "profiling", "other")
+PARTS = ("main", "contention", "compute", "recurring", "profiling", "other")
 
 
 def main() -> None:
@@ -522,7 +557,10 @@ def main() -> None:
 
 def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) -> None:
     """Evaluations of all parts side by side; more compute only for as long as it is not enough; what measures speed last, alone."""
-    side_by_side = {"main": main_runs, "recurring": recurring_runs}
+    side_by_side = {
+        "main": main_runs, "contention": lambda: [run for speed in CONTENTION for run in contention_runs(speed)],
+        "recurring": recurring_runs,
+    }  # fmt: skip
     run_all(bench, [run for part in parts if part in side_by_side for run in side_by_side[part]()], say)
     for gpus in COMPUTE if "compute" in parts else ():
         if not (table := Table(bench)).sets or table.enough_gpus() is not None:
@@ -542,6 +580,7 @@ def golden_runtime() -> str:
 def took_s(bench: Bench) -> float:
     """Of all kept answers together."""
     known = [*main_runs(), *(run for gpus in COMPUTE for run in compute_runs(gpus)), *recurring_runs()]
+    known += [run for speed in CONTENTION for run in contention_runs(speed)]
     others = [other_run(name) for part in OTHERS.values() for name in part]
     return sum(answer.get("took_s", 0.0) for run in [*known, *others] if (answer := bench.answer(run)))
 

@@ -124,6 +124,26 @@ def test_reuse_wins_by_quality_or_by_compute(
     assert by_what(bench_learning, bench, "recurring drift").ok is ok
 
 
+def test_contention_is_told_of_what_was_run_and_never_mistaken_for_the_issues_own_row(
+    bench_learning: ModuleType, tmp_path: Path
+) -> None:
+    bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
+    slow = {run.policy: run for run in bench_learning.contention_runs(0.5) if run.name.startswith("eight_cameras.")}
+    pupil = {"id": "a", "base": "b", "quality": [0.4] * 3, "knobs": [], "lessons": []}
+    for policy, f1 in (("lookahead", 0.5), ("uniform(low,50)", 0.42), ("uniform(low,30)", 0.3)):
+        found = answer({"a": f1})
+        found["policies"][0]["policy"] = policy
+        options = {**found["options"], "gpu_speed": 0.5}
+        bench.keep(slow[policy], {**found, "pupils": [pupil], "costs": {"golden_gpu_s": 1.0}, "options": options})
+    rows = list(bench_learning.rows(bench))
+    told = next(row for row in rows if "of 2 uniform at 0.5x" in row.what)
+    assert told.measured.startswith("+8.0 points / +20.0 points")
+    assert told.ok is None
+    assert any("perfect knowledge" in row.what for row in rows)
+    needed = next(row for row in rows if "compute for uniform" in row.what)
+    assert (needed.measured, needed.ok) == ("more than 1x that", None)
+
+
 def test_answers_survive_a_second_look_and_half_written_ones_do_not_count(bench_learning: ModuleType, tmp_path: Path) -> None:
     bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
     run = bench_learning.main_runs()[0]
@@ -137,7 +157,9 @@ def test_answers_survive_a_second_look_and_half_written_ones_do_not_count(bench_
 
 def test_runs_have_names_of_their_own(bench_learning: ModuleType) -> None:
     compute = [run for gpus in bench_learning.COMPUTE for run in bench_learning.compute_runs(gpus)]
-    runs = [*bench_learning.main_runs(), *compute, *bench_learning.recurring_runs()]
+    slow = [run for speed in bench_learning.CONTENTION for run in bench_learning.contention_runs(speed)]
+    assert all(run.arguments[run.arguments.index("--gpu-speed") + 1] in ("0.5", "0.25") for run in slow)
+    runs = [*bench_learning.main_runs(), *compute, *slow, *bench_learning.recurring_runs()]
     assert len({run.name for run in runs}) == len(runs)
 
 
