@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -36,9 +36,11 @@ from edge.api_why import why_routes
 from edge.status import BoxStatus, StatusSource
 from edge.web.accounts.gate import Gate
 from edge.web.headers import Hardened, headers_for
+from edge.web.held import held, status_for
 from edge.web.live import LiveFeed
 from edge.web.openapi import completed
 from edge.web.services import Services
+from edge.web.who import who_of
 
 STATIC = Path(__file__).parent / "web" / "static"
 
@@ -55,7 +57,10 @@ class Health(BaseModel):
 def make_app(source: StatusSource, services: Services | None = None) -> FastAPI:
     """The application. `source` is asked from worker threads and must answer at once. services: None: status only."""
     parts = services or Services()
-    app = FastAPI(title="Driftbox", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", description="One box.")
+    app = FastAPI(
+        title="Driftbox", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", description="One box.",
+        dependencies=[Depends(held)],
+    )  # fmt: skip
     if parts.accounts is not None:
         app.add_middleware(Gate, accounts=parts.accounts, hosts=parts.hosts)
     else:
@@ -70,9 +75,9 @@ def make_app(source: StatusSource, services: Services | None = None) -> FastAPI:
         return FileResponse(STATIC / "index.html", media_type="text/html")
 
     @app.get("/api/v1/status")
-    def status() -> BoxStatus:
+    def status(request: Request) -> BoxStatus:
         """Everything the box tells about itself right now."""
-        return source.status()
+        return status_for(source.status(), who_of(request).cameras)
 
     @app.get(
         "/api/v1/cameras/{camera_id}/picture.jpg",

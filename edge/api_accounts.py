@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.types import Scope
 
 from configs.errors import UsageError
+from configs.units import CAMERA_ID
 from edge.store.accounts import ApiToken, Session, User, role_named
 from edge.web.accounts.book import Accounts, Asking, SignedIn
 from edge.web.accounts.gate import address_of, cookie_name, is_secure
@@ -79,6 +80,10 @@ class NewToken(In):
         default=[], max_length=40,
         description="Parts of the interface it is held to: words after /api/v1/ such as status, events; also metrics. Empty: all.",
     )  # fmt: skip
+    cameras: list[Annotated[str, Field(pattern=CAMERA_ID.pattern)]] = Field(
+        default=[], max_length=1000,
+        description="Ids of the cameras it is held to: it sees nothing else, and is an operator at most. Empty: all.",
+    )  # fmt: skip
     days: float | None = Field(default=365.0, gt=0, le=3650, description="It is good for so long; null: until it is revoked.")
 
 
@@ -123,6 +128,7 @@ class TokenView(BaseModel):
     name: str
     role: RoleName
     areas: list[str]
+    cameras: list[str] = Field(description="It is held to these; empty: to none.")
     owner: str | None = Field(description="Account that made it, null: the box's command line.")
     created_utc: float
     expires_utc: float | None
@@ -274,7 +280,8 @@ def _token_routes(accounts: Accounts) -> APIRouter:
             raise HTTPException(403, f"a token may do no more than who makes it: {asking.who.role.word}")
         with _refusals():
             token, about = accounts.add_token(
-                given.name, role, owner=asking.user, areas=given.areas, lives_s=None if given.days is None else given.days * 86_400.0,
+                given.name, role, owner=asking.user, areas=given.areas, cameras=given.cameras,
+                lives_s=None if given.days is None else given.days * 86_400.0,
                 **_by(request),
             )  # fmt: skip
         return TokenShown(token=str(token), about=_token_view(about))
@@ -392,7 +399,7 @@ def _user_view(user: User) -> UserView:
 
 
 def _token_view(token: ApiToken) -> TokenView:
-    return TokenView(**(vars(token) | {"role": token.role.word, "areas": list(token.areas)}))
+    return TokenView(**(vars(token) | {"role": token.role.word, "areas": list(token.areas), "cameras": list(token.cameras)}))
 
 
 def _session_view(session: Session, asking: Asking) -> SessionView:

@@ -17,6 +17,7 @@ from edge.cameras.live_desk import CREDENTIALS, with_credentials
 from edge.cameras.onvif_view import OnvifCamera, OnvifProbe
 from edge.cameras.probe import ProbeResult
 from edge.control import COMMANDS, BoxControl
+from edge.web.held import check_camera
 from edge.web.who import Role, needs, who_of
 
 Camera = Annotated[str, Path(pattern=CAMERA_ID.pattern, description="Camera id.")]
@@ -86,9 +87,10 @@ def camera_routes(desk: CameraDesk) -> APIRouter:
     changes: dict[str, Any] = {"dependencies": [needs(Role.OPERATOR)], "responses": _CHANGES | _NOT_FOUND}
 
     @routes.get("", response_model=CameraList)
-    def list_cameras() -> CameraList:
+    def list_cameras(request: Request) -> CameraList:
         """All cameras, watched or not."""
-        return desk.list()
+        found, cameras = desk.list(), who_of(request).cameras
+        return found if cameras is None else CameraList(cameras=tuple(one for one in found.cameras if one.id in cameras))
 
     @routes.post("", status_code=201, response_model=CameraInfo, **changes)
     def add_camera(document: Document, request: Request, response: Response) -> Any:
@@ -168,7 +170,9 @@ def command_routes(control: BoxControl) -> APIRouter:
 
 def _add_command(routes: APIRouter, control: BoxControl, name: str, arguments: type[BaseModel], role: Role, text: str) -> None:
     def run(given: Any, request: Request) -> dict[str, Any]:
-        return control.do(name, given.model_dump(), by=who_of(request).name)
+        who = who_of(request)
+        check_camera(who.cameras, getattr(given, "camera", ""))
+        return control.do(name, given.model_dump(), by=who.name)
 
     run.__annotations__ = {"given": arguments, "request": Request, "return": dict[str, Any]}
     run.__doc__ = text

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from configs.units import CAMERA_ID
 from edge.events import EVENT_ID, ClipView, EventDetails, EventLibrary, EventPage, EventView, Facets, event_details, event_view
 from edge.media.folder import media_type
-from edge.store.objects import MAX_PAGE, ObjectQuery, StoredClip
-from edge.web.who import Role, needs
+from edge.store.objects import MAX_PAGE, ObjectQuery, StoredClip, no_object
+from edge.web.who import Role, needs, who_of
 
 Id = Annotated[str, Path(pattern=EVENT_ID, description="Event id.")]
 Name = Annotated[str | None, Query(pattern=CAMERA_ID.pattern)]
@@ -39,8 +39,17 @@ def event_routes(library: EventLibrary) -> APIRouter:
     """Routes over a library; its methods run in worker threads."""
     routes = APIRouter(prefix="/api/v1/events", tags=["events"])
 
+    def own(id: Id, request: Request) -> None:
+        """An event of another camera than those of who asks is not there."""
+        cameras = who_of(request).cameras
+        if cameras is not None and library.get(id).event.camera not in cameras:
+            raise no_object(id)
+
+    of_camera = Depends(own)
+
     @routes.get("")
     def search(
+        request: Request,
         camera: Name = None,
         class_name: Annotated[str | None, Query(alias="class", max_length=40, description="Only this class.")] = None,
         zone: Name = None,
@@ -57,7 +66,8 @@ def event_routes(library: EventLibrary) -> APIRouter:
         """Events, newest first."""
         page = library.search(
             ObjectQuery(
-                camera=camera, class_name=class_name, zone=zone, from_utc=from_utc, to_utc=to_utc, score_min=score_min, with_clip=clip,
+                camera=camera, cameras=who_of(request).cameras,
+                class_name=class_name, zone=zone, from_utc=from_utc, to_utc=to_utc, score_min=score_min, with_clip=clip,
                 with_snapshot=snapshot, favourite=favourite, open=open, limit=limit, after=after,
             )
         )  # fmt: skip
@@ -69,33 +79,33 @@ def event_routes(library: EventLibrary) -> APIRouter:
         classes, zones = library.facets()
         return Facets(classes=classes, zones=zones)
 
-    @routes.get("/{id}", responses=_NOT_FOUND)
+    @routes.get("/{id}", responses=_NOT_FOUND, dependencies=[of_camera])
     def details(id: Id) -> EventDetails:
         """One event with its clips."""
         return event_details(library.get(id), tuple(_clip_view(n, clip) for n, clip in enumerate(library.clips(id))))
 
-    @routes.put("/{id}/favourite", responses=_OPERATOR, dependencies=[needs(Role.OPERATOR)])
+    @routes.put("/{id}/favourite", responses=_OPERATOR, dependencies=[needs(Role.OPERATOR), of_camera])
     def favour(id: Id, body: Favourite) -> EventView:
         """Marks an event, or takes the mark back."""
         return event_view(library.favour(id, body.favourite))
 
-    @routes.delete("/{id}", status_code=204, responses=_OPERATOR, dependencies=[needs(Role.OPERATOR)])
+    @routes.delete("/{id}", status_code=204, responses=_OPERATOR, dependencies=[needs(Role.OPERATOR), of_camera])
     def remove(id: Id) -> None:
         """Deletes an event that has ended, with its pictures and with the clips that no other event is in."""
         library.remove(id)
 
-    @routes.get("/{id}/snapshot.jpg", response_class=FileResponse, responses=_picture())
+    @routes.get("/{id}/snapshot.jpg", response_class=FileResponse, responses=_picture(), dependencies=[of_camera])
     def snapshot_jpg(id: Id) -> FileResponse:
         """The frame that shows it best, with its box, privacy masks burnt in."""
         return _file(library.snapshot(id))
 
-    @routes.get("/{id}/thumbnail.jpg", response_class=FileResponse, responses=_picture())
+    @routes.get("/{id}/thumbnail.jpg", response_class=FileResponse, responses=_picture(), dependencies=[of_camera])
     def thumbnail_jpg(id: Id) -> FileResponse:
         """The object alone, small."""
         return _file(library.thumbnail(id))
 
     @routes.get(
-        "/{id}/clip.mp4", response_class=FileResponse,
+        "/{id}/clip.mp4", response_class=FileResponse, dependencies=[of_camera],
         responses={200: {"content": {"video/mp4": {}}}, 206: {"description": "a part of it"}, **_NOT_FOUND},
     )  # fmt: skip
     def clip_mp4(

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from configs.errors import DriftboxError, StorageError
 from configs.units import CAMERA_ID
 from edge.labels import MAX_PAGE, LabelPage, LabelQuery, LabelsIn, LabelStore, LabelView, SampleName
+from edge.web.who import who_of
 
 Camera = Annotated[str, Path(pattern=CAMERA_ID.pattern, description="Camera id.")]
 Window = Annotated[int, Path(ge=0, le=10**9, description="Window number.")]
@@ -48,6 +49,7 @@ def label_routes(store: LabelStore) -> APIRouter:
 
     @routes.get("")
     def list_labels(
+        request: Request,
         camera: Annotated[str | None, Query(pattern=CAMERA_ID.pattern, description="Only this camera's.")] = None,
         window: Annotated[int | None, Query(ge=0, le=10**9, description="Only this window's.")] = None,
         by: Annotated[Literal["golden", "person"] | None, Query(description="Who made the labels.")] = None,
@@ -59,7 +61,10 @@ def label_routes(store: LabelStore) -> APIRouter:
         after: Annotated[str | None, Query(max_length=100, description="`next` of the page before.")] = None,
     ) -> LabelPage:
         """Samples, newest window first."""
-        query = LabelQuery(camera=camera, window=window, by=by, unsure=unsure, unlabelled=unlabelled, limit=limit, after=after)
+        query = LabelQuery(
+            camera=camera, cameras=who_of(request).cameras, window=window, by=by, unsure=unsure, unlabelled=unlabelled, limit=limit,
+            after=after,
+        )  # fmt: skip
         return store.list(query)
 
     @routes.get("/{camera}/{window}/{seq}", responses=_NOT_FOUND)

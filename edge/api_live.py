@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, WebSocket
 
 from edge.web.live import LiveFeed
+from edge.web.who import who_of
 
 
 def live_routes(feed: LiveFeed) -> APIRouter:
@@ -13,6 +14,6 @@ def live_routes(feed: LiveFeed) -> APIRouter:
 
     @routes.websocket("/api/v1/live")
     async def live(socket: WebSocket) -> None:
-        await feed.serve(socket, getattr(socket.state, "still", None))
+        await feed.serve(socket, getattr(socket.state, "still", None), cameras=who_of(socket).cameras)
 
     return routes

@@ -124,6 +124,9 @@ def accounts_token(
     area: Annotated[
         list[str] | None, typer.Option(help="Hold it to this part of the interface (status, events, metrics); may stand several times.")
     ] = None,
+    camera: Annotated[
+        list[str] | None, typer.Option(help="Hold it to this camera: it sees nothing of the others; may stand several times.")
+    ] = None,
     days: Annotated[float, typer.Option(min=0, max=3650, help="It is good for so long; 0: until it is revoked.")] = 365.0,
     data_dir: DataDir = None, config: ConfigOption = None, json: Json = False,
 ) -> None:  # fmt: skip
@@ -133,8 +136,9 @@ def accounts_token(
     given = role_named(role)
     with _opened(data_dir, config) as accounts:
         token, about = accounts.add_token(
-            name, given, owner=None, by=_me(), address=HERE, areas=area or (), lives_s=days * 86_400.0 if days else None
-        )
+            name, given, owner=None, by=_me(), address=HERE, areas=area or (), cameras=camera or (),
+            lives_s=days * 86_400.0 if days else None,
+        )  # fmt: skip
     _tell({"token": str(token), **_row(about)}, f"{token}\nshown this once; id {about.id}, role {about.role.word}", json=json)
 
 
@@ -154,7 +158,7 @@ def accounts_tokens(data_dir: DataDir = None, config: ConfigOption = None, json:
                 r["name"],
                 r["owner"] or "the box",
                 r["role"],
-                ", ".join(r["areas"]),
+                ", ".join([*r["areas"], *r["cameras"]]),
                 _day(r["expires_utc"]),
                 _day(r["used_utc"]),
             )
@@ -242,7 +246,7 @@ def _tell(document: dict[str, object], words: str, password: str = "", *, json: 
 
 
 def _row(token: ApiToken) -> dict[str, Any]:
-    return {**vars(token), "role": token.role.word, "areas": list(token.areas)}
+    return {**vars(token), "role": token.role.word, "areas": list(token.areas), "cameras": list(token.cameras)}
 
 
 def _day(utc: float | None) -> str | None:

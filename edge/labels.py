@@ -153,10 +153,11 @@ class LabelStats(_View):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelQuery:
-    """Which samples to list. by: who made the labels; unsure: only with unsure boxes (True) or only without (False);
-    unlabelled: also samples without labels; after: the `next` of the page before."""
+    """Which samples to list. cameras: of these, None: of all. by: who made the labels; unsure: only with unsure boxes (True) or only
+    without (False); unlabelled: also samples without labels; after: the `next` of the page before."""
 
     camera: str | None = None
+    cameras: frozenset[str] | None = None
     window: int | None = None
     by: Literal["golden", "person"] | None = None
     unsure: bool | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +82,7 @@ class FolderLabels:
         after = SampleName.parse(query.after) if query.after is not None else None
         rows: list[LabelRow] = []
         last, damaged, scanned = None, 0, 0
-        for ref in self._refs(query.camera, query.window, after):
+        for ref in self._refs(_asked(query, self.store.streams), query.window, after):
             if len(rows) >= query.limit or scanned >= SCAN_MAX:
                 return LabelPage(labels=tuple(rows), next=last, damaged=damaged)
             found = self.read(ref)
@@ -93,7 +93,7 @@ class FolderLabels:
 
     def found(self, query: LabelQuery) -> Iterator[Found]:
         """All samples that a query asks for, without pages."""
-        for ref in self._refs(query.camera, query.window, None):
+        for ref in self._refs(_asked(query, self.store.streams), query.window, None):
             found = self.read(ref)
             if _wanted(found, query):
                 yield found
@@ -112,7 +112,9 @@ class FolderLabels:
 
     def stats(self, camera: str | None = None) -> LabelStats:
         """Counts over everything that is kept."""
-        return stats_of(self.read(ref) for ref in self._refs(camera, None, None))
+        return stats_of(
+            self.read(ref) for ref in self._refs([camera] if camera is not None else self.store.streams(), None, None)
+        )
 
     def read(self, ref: SampleRef) -> Found:
         try:
@@ -133,9 +135,8 @@ class FolderLabels:
         except KeyError:
             raise not_found(ref.name) from None
 
-    def _refs(self, camera: str | None, window: int | None, after: SampleName | None) -> Iterator[SampleRef]:
+    def _refs(self, cameras: Iterable[str], window: int | None, after: SampleName | None) -> Iterator[SampleRef]:
         """Newest window first, then by camera and seq; those after `after` in that order."""
-        cameras = [camera] if camera is not None else self.store.streams()
         windows = sorted((-w, c) for c in cameras for w in self.store.windows(c) if window is None or w == window)
         start = (-after.window, after.camera) if after is not None else None
         for key in windows:
@@ -235,6 +236,12 @@ def counts_of(found: Detections) -> dict[str, int]:
 
 def etag_of(labels: SampleLabels | None) -> str:
     return "none" if labels is None else hashlib.sha256(encode(labels)).hexdigest()[:24]
+
+
+def _asked(query: LabelQuery, all_cameras: Callable[[], Iterable[str]]) -> list[str]:
+    """The cameras that a query is about."""
+    cameras = [query.camera] if query.camera is not None else all_cameras()
+    return [camera for camera in cameras if query.cameras is None or camera in query.cameras]
 
 
 def _wanted(found: Found, query: LabelQuery) -> bool:

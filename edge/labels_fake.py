@@ -23,6 +23,7 @@ class FakeLabels:
     def list(self, query: LabelQuery) -> LabelPage:
         after = SampleName.parse(query.after) if query.after is not None else None
         names = [n for n in self.versions if query.camera in (None, n.camera) and query.window in (None, n.window)]
+        names = [n for n in names if query.cameras is None or n.camera in query.cameras]
         rows = [self._row(n) for n in names if after is None or n > after]
         rows = [r for r in rows if query.by in (None, "person" if r.state in ("person", "ignored") else "golden")]
         rows = [r for r in rows if query.unsure in (None, r.unsure > 0)]

@@ -44,8 +44,8 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiToken:
-    """role: the lesser of its own and its owner's; areas: parts of the interface it is held to, empty: none; owner: who made it,
-    None: on the box's command line."""
+    """role: the lesser of its own and its owner's; areas: parts of the interface it is held to, cameras: ids of those it is held to,
+    empty: none; owner: who made it, None: on the box's command line."""
 
     id: str
     name: str
@@ -55,6 +55,7 @@ class ApiToken:
     created_utc: float
     expires_utc: float | None
     used_utc: float | None
+    cameras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,18 +204,20 @@ class AccountStore:
 
     def add_token(
         self, id: str, secret_hash: str, *, name: str, role: Role, areas: tuple[str, ...], owner: str | None, at_utc: float,
-        expires_utc: float | None,
+        expires_utc: float | None, cameras: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """Raises UsageError 'taken' when the owner has a token of this name."""
-        values = (id, name, secret_hash, role.word, json.dumps(list(areas)), owner, at_utc, expires_utc)
+        values = (
+            id, name, secret_hash, role.word, json.dumps(list(areas)), owner, at_utc, expires_utc, json.dumps(list(cameras)),
+        )  # fmt: skip
         with self._store.transaction(durable=True) as db:
             if db.execute("SELECT 1 FROM tokens WHERE name = ? AND owner IS ?", (name, owner)).fetchone():
                 raise UsageError(
                     f"there is a token called {name}", subject=name, code="taken", remedy="choose another name, or revoke it"
                 )
             db.execute(
-                "INSERT INTO tokens (id, name, secret_hash, role, areas, owner, created_utc, expires_utc)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO tokens (id, name, secret_hash, role, areas, owner, created_utc, expires_utc, cameras)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
 
@@ -328,5 +331,5 @@ def _token(row: sqlite3.Row) -> ApiToken:
     return ApiToken(
         id=row["id"], name=row["name"], role=min(role, role_named(row["owner_role"])) if row["owner_role"] else role,
         areas=tuple(json.loads(row["areas"])), owner=row["owner"], created_utc=row["created_utc"], expires_utc=row["expires_utc"],
-        used_utc=row["used_utc"],
+        used_utc=row["used_utc"], cameras=tuple(json.loads(row["cameras"])),
     )  # fmt: skip

@@ -26,11 +26,11 @@ MAX_PAGE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectQuery:
-    """What is looked for; None and empty: whatever. zone: it was in that zone. from_utc, to_utc: it was there between them, and began
-    at most `LONGEST_S` before. after: the
-    cursor of the page before."""
+    """What is looked for; None and empty: whatever. cameras: one of these, an empty set: nothing. zone: it was in that zone. from_utc,
+    to_utc: it was there between them, and began at most `LONGEST_S` before. after: the cursor of the page before."""
 
     camera: str | None = None
+    cameras: frozenset[str] | None = None
     class_name: str | None = None
     zone: str | None = None
     from_utc: float | None = None
@@ -162,7 +162,7 @@ class ObjectStore:
         """UsageError 'not_found': no such object, or not any more."""
         rows = self._store.rows("SELECT * FROM objects WHERE id = ?", (id,))
         if not rows:
-            raise UsageError(f"there is no event {id}", subject=id, code="not_found", remedy="it may have been deleted by now")
+            raise no_object(id)
         return _stored(rows[0])
 
     def favour(self, id: str, favourite: bool) -> StoredObject:
@@ -404,6 +404,8 @@ def _conditions(query: ObjectQuery) -> tuple[list[str], list[Any]]:
         ("o.ended_utc IS NULL", query.open),
     )  # fmt: skip
     found += [(sql, []) for sql, wanted in flags if wanted]
+    if query.cameras is not None:
+        found.append(("o.camera IN (SELECT value FROM json_each(?))", [json.dumps(sorted(query.cameras))]))
     if query.from_utc is not None:
         # Or else every older row would be read to find that nothing more is there.
         found.append(("o.started_utc >= ?", [query.from_utc - LONGEST_S]))
@@ -411,6 +413,11 @@ def _conditions(query: ObjectQuery) -> tuple[list[str], list[Any]]:
         place = "(z.started_utc, z.object)" if query.zone is not None else "(o.started_utc, o.id)"
         found.append((f"{place} < (?, ?)", list(_cursor(query.after))))
     return [sql for sql, _ in found], [value for _, values in found for value in values]
+
+
+def no_object(id: str) -> UsageError:
+    """There is none of this id, or none for who asks."""
+    return UsageError(f"there is no event {id}", subject=id, code="not_found", remedy="it may have been deleted by now")
 
 
 def cursor_of(started_utc: float, id: str) -> str:

@@ -1,4 +1,5 @@
-"""Live updates for viewers of the page: one look at the box and one serialisation a second, however many look on.
+"""Live updates for viewers of the page: one look at the box and one serialisation a second, however many look on (and one more for each
+set of cameras that tokens are held to, see `edge.web.held`).
 
 A viewer gets the whole status first and then what changed (`edge.web.json_patch`); docs/http.md describes the messages. Who reads
 too slowly is let go: its queue is short, and a browser that comes back begins with the whole status again. While nobody looks on, no
@@ -11,14 +12,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from anyio import to_thread
-from pydantic import BaseModel
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from configs.errors import redact
+from edge.status import BoxStatus
+from edge.web.held import status_for
 from edge.web.json_patch import patch_between
 
 log = logging.getLogger("driftbox")
@@ -36,9 +39,10 @@ TRY_LATER, SIGNED_OUT = 1013, 4401
 
 
 class Viewer:
-    """What waits for one connection."""
+    """What waits for one connection. cameras: it sees nothing of others, None: all."""
 
-    def __init__(self) -> None:
+    def __init__(self, cameras: frozenset[str] | None = None) -> None:
+        self.cameras = cameras
         self.queue: asyncio.Queue[str] = asyncio.Queue(MOST_WAITING)
         self.too_slow = asyncio.Event()
 
@@ -52,43 +56,53 @@ class Viewer:
             self.too_slow.set()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What viewers of the same cameras know: the newest status, and its number."""
+
+    newest: dict[str, Any] | None = None
+    seq: int = 0
+
+
 class LiveFeed:
     """status: asked in a worker thread, at most every `every_s` seconds."""
 
-    def __init__(self, status: Callable[[], BaseModel], *, every_s: float = EVERY_S) -> None:
+    def __init__(self, status: Callable[[], BoxStatus], *, every_s: float = EVERY_S) -> None:
         self._status, self._every_s = status, every_s
         self._viewers: set[Viewer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._seq, self._newest, self._whole = 0, None, ""
+        self._told: dict[frozenset[str] | None, _Told] = {}
+        self._wholes: dict[frozenset[str] | None, str] = {}
         self._ending: set[asyncio.Future[Any]] = set()  # the loop itself holds tasks only weakly
         self.serialised = 0  # messages made, for tests and benchmarks
-
-    _newest: dict[str, Any] | None
 
     @property
     def viewers(self) -> int:
         return len(self._viewers)
 
-    def publish(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Sends `{"type": kind, ...body}` to everybody who looks on; from any thread. Nothing happens when nobody does, and a viewer
+    def publish(self, kind: str, body: Mapping[str, Any], *, camera: str | None = None) -> None:
+        """Sends `{"type": kind, ...body}` to everybody who looks on; from any thread. camera: it is about this one, and so for those who
+        are held to it, too. Nothing happens when nobody does, and a viewer
         that is behind may miss it: whoever must know everything asks the events' own route."""
         loop = self._loop
         if loop is None or not self._viewers:
             return
         try:
             text = json.dumps({"type": kind, **body}, ensure_ascii=False, default=str)
-            loop.call_soon_threadsafe(partial(self._tell, text, may_miss=True))
+            loop.call_soon_threadsafe(partial(self._tell, text, camera))
         except RuntimeError:  # the server has ended
             self._loop = None
 
-    async def serve(self, socket: WebSocket, still: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Serves one viewer until it goes away, is too slow, or may not look any more (`still`)."""
+    async def serve(
+        self, socket: WebSocket, still: Callable[[], Awaitable[bool]] | None = None, *, cameras: frozenset[str] | None = None
+    ) -> None:
+        """Serves one viewer until it goes away, is too slow, or may not look any more (`still`). cameras: see `Viewer`."""
         await socket.accept()
         if len(self._viewers) >= MOST_VIEWERS:
             await socket.close(TRY_LATER, "too many look on")
             return
-        viewer = self._join()
+        viewer = self._join(cameras)
         ways = [
             asyncio.ensure_future(way)
             for way in (_sent(socket, viewer), _left(socket), viewer.too_slow.wait(), _signed_out(still))
@@ -113,18 +127,18 @@ class LiveFeed:
         if not way.cancelled():
             way.exception()
 
-    def _join(self) -> Viewer:
+    def _join(self, cameras: frozenset[str] | None = None) -> Viewer:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the server was started anew
-            self._loop, self._task, self._newest = loop, None, None
+            self._loop, self._task, self._told = loop, None, {}
             self._viewers.clear()
-        viewer = Viewer()
+        viewer = Viewer(cameras)
         running = self._task is not None and not self._task.done()
-        if running and self._newest is not None:
-            viewer.offer(self._whole_text())
+        if running and cameras in self._told:
+            viewer.offer(self._whole_text(cameras))
         self._viewers.add(viewer)
         if not running:
-            self._newest = None
+            self._told = {}
             self._task = loop.create_task(self._run())
         return viewer
 
@@ -133,39 +147,51 @@ class LiveFeed:
         while self._viewers:
             started_s = loop.time()
             try:
-                text, self._newest, self._seq = await to_thread.run_sync(self._made, self._newest, self._seq)
+                known = {viewer.cameras: self._told.get(viewer.cameras, _Told()) for viewer in self._viewers}
+                made = await to_thread.run_sync(self._made, known)
             except Exception as error:  # a viewer's page must not end because one look failed
                 log.warning("live updates: the status cannot be told: %s", redact(f"{type(error).__name__}: {error}"))
             else:
-                self._whole = ""
-                if text:
-                    self._tell(text)
+                # Whoever has joined meanwhile was given what was known before.
+                joined = {viewer.cameras for viewer in self._viewers}
+                kept = {cameras: told for cameras, told in self._told.items() if cameras in joined}
+                self._told, self._wholes = kept | {cameras: told for cameras, (told, _) in made.items()}, {}
+                for viewer in list(self._viewers):
+                    if viewer.cameras in made and made[viewer.cameras][1]:
+                        viewer.offer(made[viewer.cameras][1])
             await asyncio.sleep(max(0.05, self._every_s - (loop.time() - started_s)))
-        self._newest = None
+        self._told = {}
 
-    def _made(self, before: dict[str, Any] | None, seq: int) -> tuple[str, dict[str, Any], int]:
-        """(message, status, its number) of now; '' when nothing changed. In a worker thread: changes nothing here."""
-        status = self._status().model_dump(mode="json")
-        if before is None:
-            return self._dumped({"type": "status", "seq": seq + 1, "status": status}), status, seq + 1
-        changed = patch_between(before, status)
+    def _made(self, known: Mapping[frozenset[str] | None, _Told]) -> dict[frozenset[str] | None, tuple[_Told, str]]:
+        """What viewers of the same cameras know now, and the message that tells it, '' when nothing changed. known: what they knew. In a
+        worker thread: changes nothing here."""
+        status = self._status()
+        return {cameras: self._news(status_for(status, cameras), told) for cameras, told in known.items()}
+
+    def _news(self, view: BoxStatus, told: _Told) -> tuple[_Told, str]:
+        status, seq = view.model_dump(mode="json"), told.seq + 1
+        if told.newest is None:
+            return _Told(newest=status, seq=seq), self._dumped({"type": "status", "seq": seq, "status": status})
+        changed = patch_between(told.newest, status)
         if not changed:
-            return "", status, seq
-        return self._dumped({"type": "patch", "seq": seq + 1, "patch": changed}), status, seq + 1
+            return replace(told, newest=status), ""
+        return _Told(newest=status, seq=seq), self._dumped({"type": "patch", "seq": seq, "patch": changed})
 
-    def _whole_text(self) -> str:
+    def _whole_text(self, cameras: frozenset[str] | None) -> str:
         """For whoever joins: the newest status, made once for all who join before the next one."""
-        if not self._whole:
-            self._whole = self._dumped({"type": "status", "seq": self._seq, "status": self._newest})
-        return self._whole
+        if cameras not in self._wholes:
+            told = self._told[cameras]
+            self._wholes[cameras] = self._dumped({"type": "status", "seq": told.seq, "status": told.newest})
+        return self._wholes[cameras]
 
     def _dumped(self, message: Mapping[str, Any]) -> str:
         self.serialised += 1
         return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
 
-    def _tell(self, text: str, *, may_miss: bool = False) -> None:
+    def _tell(self, text: str, camera: str | None) -> None:
         for viewer in list(self._viewers):
-            viewer.offer(text, may_miss=may_miss)
+            if viewer.cameras is None or camera in viewer.cameras:
+                viewer.offer(text, may_miss=True)
 
 
 async def _sent(socket: WebSocket, viewer: Viewer) -> None:

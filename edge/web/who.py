@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from fastapi import Depends, HTTPException, Request
+from starlette.requests import HTTPConnection
 
 
 class Role(IntEnum):
@@ -29,10 +30,12 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Who:
-    """name: as the audit log tells it, a person's or a token's."""
+    """name: as the audit log tells it, a person's or a token's. cameras: a token that is held to these sees nothing of the others
+    (`edge.web.held`), None: all."""
 
     name: str
     role: Role
+    cameras: frozenset[str] | None = None
 
 
 #: Who asks where there are no accounts: from this machine, and from elsewhere (`edge.api_guard`).
@@ -40,9 +43,9 @@ LOCAL = Who(name="local", role=Role.ADMIN)
 ANYBODY = Who(name="anybody", role=Role.VIEWER)
 
 
-def who_of(request: Request) -> Who:
+def who_of(connection: HTTPConnection) -> Who:
     """Who asks."""
-    who = getattr(request.state, "who", None)
+    who = getattr(connection.state, "who", None)
     return who if isinstance(who, Who) else LOCAL
 
 

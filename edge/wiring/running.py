@@ -124,7 +124,9 @@ def _live(box: Box, status: RuntimeStatus) -> LiveFeed:
     from edge.web.live import LiveFeed
 
     feed = LiveFeed(status.status)
-    box.runtime.parts.object_listeners.append(lambda event: feed.publish("object", {"object": vars(event)}))
+    box.runtime.parts.object_listeners.append(
+        lambda event: feed.publish("object", {"object": vars(event)}, camera=event.camera)
+    )
     return feed
 
 

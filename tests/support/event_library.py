@@ -32,7 +32,7 @@ def object_of(
     return ObjectEvent(
         id=id_of(n), camera=camera, what="update" if open else "end", class_name=class_name, score=0.87, box=BOX, started_utc=begun,
         seen_utc=begun + 4, ended_utc=None if open else begun + 4, zones=zones if open else (), zones_been=zones,
-        lines={"mid": "in"} if zones else {}, version="gate-2", extra={"dwell_s": dict.fromkeys(zones, 2.5), "still": False},
+        lines={"mid": "in"} if zones else {}, version=f"{camera}-2", extra={"dwell_s": dict.fromkeys(zones, 2.5), "still": False},
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from configs.errors import DriftboxError, StorageError, UsageError
+from configs.units import is_camera_id
 from edge.clock import Clock
 from edge.store.accounts import AccountStore, ApiToken, AuditEntry, Session, User
 from edge.web.accounts import rules
@@ -204,7 +205,7 @@ class Accounts:
         if kept.used_utc is None or now_utc - kept.used_utc >= TOUCH_S:
             with suppress(StorageError):
                 self._store.touch_token(kept.id, now_utc)
-        who = Who(name=f"{kept.owner or 'box'}/{kept.name}", role=kept.role)
+        who = Who(name=f"{kept.owner or 'box'}/{kept.name}", role=kept.role, cameras=frozenset(kept.cameras) or None)
         asking = Asking(
             who=who, kind="token", ref=kept.id, user=kept.owner, areas=kept.areas, ends_utc=kept.expires_utc
         )  # fmt: skip
@@ -256,21 +257,21 @@ class Accounts:
 
     def add_token(
         self, name: str, role: Role, *, owner: str | None, by: str, address: str, areas: Iterable[str] = (),
-        lives_s: float | None = None,
+        cameras: Iterable[str] = (), lives_s: float | None = None,
     ) -> tuple[Token, ApiToken]:  # fmt: skip
-        """The token, which is shown once, and what is kept of it. Raises UsageError 'name', 'taken'."""
+        """The token, which is shown once, and what is kept of it. Raises UsageError 'name', 'taken', 'role'."""
         called, now_utc, token = rules.account_name(name), self._clock.utc_s(), rules.new_token()
         held_to = tuple(sorted(set(areas)))
         wrong = next((area for area in held_to if rules.AREA.fullmatch(area) is None), None)
         if wrong is not None:
             raise UsageError(f"{wrong[:40]!r} is no part of the interface", code="name", remedy="e.g. status, events, metrics")
+        seen = _cameras_of(cameras, role)
         self._store.add_token(
-            token.id, digest(token.secret), name=called, role=role, areas=held_to, owner=owner, at_utc=now_utc,
+            token.id, digest(token.secret), name=called, role=role, areas=held_to, cameras=seen, owner=owner, at_utc=now_utc,
             expires_utc=None if lives_s is None else now_utc + lives_s,
         )  # fmt: skip
-        self.audit(
-            by, address, "token.add", "ok", f"{called} ({token.id}) as {role.word}, held to {', '.join(held_to) or 'nothing'}"
-        )
+        told = ", ".join([*held_to, *(f"camera {camera}" for camera in seen)]) or "nothing"
+        self.audit(by, address, "token.add", "ok", f"{called} ({token.id}) as {role.word}, held to {told}")
         found = self._store.token(token.id)
         assert found is not None
         return token, found[0]
@@ -416,6 +417,21 @@ class Accounts:
             while len(self._told) > _MOST_BELIEVED:
                 self._told.popitem(last=False)
         return False
+
+
+def _cameras_of(cameras: Iterable[str], role: Role) -> tuple[str, ...]:
+    """Ids that a token of that role is to be held to; none means none. Cameras need not be there yet. Raises UsageError."""
+    found = tuple(sorted(set(cameras)))
+    wrong = next((camera for camera in found if not is_camera_id(camera)), None)
+    if wrong is not None or len(found) > rules.MOST_CAMERAS:
+        what = f"{wrong[:40]!r} is no camera id" if wrong is not None else f"more than {rules.MOST_CAMERAS} cameras"
+        raise UsageError(what, code="name", remedy="driftbox cameras list tells the ids")
+    if found and role >= Role.ADMIN:
+        raise UsageError(
+            "a token that is held to cameras is an operator at most", code="role",
+            remedy="an admin's work is about the whole box; choose viewer or operator",
+        )  # fmt: skip
+    return found
 
 
 def _own_only(asking: Asking) -> str | None:

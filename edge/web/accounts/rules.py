@@ -19,6 +19,8 @@ from configs.errors import UsageError
 NAME = re.compile(r"^[a-z0-9][a-z0-9._@-]{0,39}$")
 #: Parts of the interface that a token may be held to: the word after `/api/v1/`, and `metrics`.
 AREA = re.compile(r"^[a-z][a-z-]{0,30}$")
+#: Cameras that one token may be held to.
+MOST_CAMERAS = 1000
 LEAST_PASSWORD, MOST_PASSWORD = 10, 200
 #: Found first by whoever guesses; longer than LEAST_PASSWORD, or they would be refused anyway.
 _COMMON_TEXT = """

@@ -108,6 +108,8 @@ def test_roles_and_removal(run: Any) -> None:
         (("password", "nobody", "--generate"), "no account nobody"),
         (("revoke", "0" * 12), "no such token"),
         (("token", "x", "--area", "../x"), "no part"),
+        (("token", "x", "--camera", "../x"), "no camera id"),
+        (("token", "x", "--camera", "gate", "--role", "admin"), "operator at most"),
     ],
 )
 def test_what_cannot_be_is_refused(run: Any, words: tuple[str, ...], told: str) -> None:
@@ -131,6 +133,13 @@ def test_a_password_is_asked_for_twice(run: Any, monkeypatch: pytest.MonkeyPatch
             main(["accounts", "add", "kim", "--data-dir", str(tmp_path / "data")])
         assert int(ended.value.code or 0) == code
     capsys.readouterr()
+
+
+def test_a_token_is_held_to_cameras(run: Any) -> None:
+    made = run("token", "shop", "--camera", "till", "--camera", "shop", "--json").json
+    assert made["cameras"] == ["shop", "till"]
+    assert run("tokens", "--json").json["tokens"][0]["cameras"] == ["shop", "till"]
+    assert "shop, till" in run("tokens").out
 
 
 def test_tokens_are_made_listed_and_revoked(run: Any, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ export function show(root, context) {
 function tokensOf(list, again) {
   if (!list.length) return make("p", {}, "There are no tokens.");
   return table("Tokens", ["name", "role", "held to", "made by", "ends", "used last", "change"], list.map((token) => [token.name, token.role,
-    token.areas.join(", ") || "everything of its role", token.owner || "the command line", token.expires_utc ? moment(token.expires_utc) : "when revoked",
+    [...token.areas, ...token.cameras.map((id) => `camera ${id}`)].join(", ") || "everything of its role", token.owner || "the command line", token.expires_utc ? moment(token.expires_utc) : "when revoked",
     token.used_utc ? moment(token.used_utc) : "never",
     endButton("Revoke", `the token ${token.name}`, `accounts/tokens/${token.id}`, again)]));
 }
@@ -47,16 +47,18 @@ function tokenForm(context, again) {
   const roles = ROLES.slice(0, ROLES.indexOf(context.role) + 1);
   const role = choice(roles.map((one) => [one, one]), "viewer");
   const areas = text("", { autocapitalize: "none" });
+  const cameras = text("", { autocapitalize: "none" });
   const days = numeric(365, { min: 1, max: 3650 });
   return make("details", {}, make("summary", {}, "Make a token"), form("Make the token", async () => {
     if (!(days.valueAsNumber > 0)) throw new Refused(0, "days must be a number above 0");
     const made = await api.post("accounts/tokens", { name: name.value.trim(), role: role.value, days: days.valueAsNumber,
-      areas: areas.value.split(/[\s,]+/).filter(Boolean) });
+      areas: areas.value.split(/[\s,]+/).filter(Boolean), cameras: cameras.value.split(/[\s,]+/).filter(Boolean) });
     again();
     await asked("The new token", make("div", {}, make("p", {}, "It is shown this once; put it where the program reads it."),
       make("pre", { tabindex: "0", id: "new-token" }, made.token)), [["", "Done"]]);
   }, field("What it is for", name), field("Role", role), field("Held to these parts", areas,
-    "Words after /api/v1/, such as status events cameras, and metrics. Empty: everything its role may."), field("Good for days", days)));
+    "Words after /api/v1/, such as status events cameras, and metrics. Empty: everything its role may."), field("Only these cameras", cameras, "Ids, such as gate yard: it sees nothing of the others, nor of the box, and is an operator at most. Empty: all."),
+  field("Good for days", days)));
 }
 
 function passwordForm() {
