@@ -110,7 +110,7 @@ class WindowSection(Section):
         unit="fraction",
         ge=0.05,
         le=0.9,
-        text="Labelling and profiling must end within this part of the window; 0.8 is enough with `overlap`.",
+        text="Labelling and profiling must end within this part of the window; with `overlap` within 0.9 of it, whatever is said here.",
     )
     sample_fps: float = setting(
         1.0, unit="frames/s", gt=0, le=30, text="Rate at which frames of a camera are kept as candidates for labelling."
