@@ -218,11 +218,13 @@ class Pool:
         self._start_thread()
         now_s = self._clock.monotonic_s()
         call = _Call(model, app, job, score_min, self._lock)
+        together = self._ids + 1  # a call is answered whole or not at all
         for image in images:
             self._ids += 1
             request = Request(
-                id=self._ids, app=app, model=model.name, released_s=now_s, deadline_s=turn.deadline_s, after_s=turn.after_s
-            )
+                id=self._ids, app=app, model=model.name, released_s=now_s, deadline_s=turn.deadline_s, after_s=turn.after_s,
+                together=together,
+            )  # fmt: skip
             self._policy.submit(request, now_s)
             asked = self._asked[request.id] = _Asked(call, image, request)
             call.asked.append(asked)

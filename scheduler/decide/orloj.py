@@ -57,6 +57,7 @@ class RequestInput(Strict):
     deadline_s: Time
     penalty: float = Field(1.0, ge=0, le=1e9, description="cost of being late")
     after_s: Seconds = Field(0.0, description="device time its frame needs after it")
+    together: int | None = Field(None, ge=0, lt=2**63, description="requests with the same number are of use only all together")
 
 
 class OrlojInput(Strict):

@@ -1,23 +1,26 @@
 """What a batch would cost the requests that stay behind. Ours (see `policy`): the printed score knows the chosen ones only.
 
-A fluid picture: the device works off what waits in order of deadlines, each request costing its part of a good batch. Of the work due
-by slack s, at most s - L can be done behind a batch of length L; the largest excess over all deadlines is work that is lost.
+A fluid picture: the device works off what waits in order of deadlines, each request costing its part of a good batch (times a margin,
+since batches are not always good ones). Where that is more than there is time for, what is worth least for its work is left out until
+the rest can be in time (Moore and Hodgson's rule; requests that are of use only together stay or go together): what is left is `kept`.
 
-While nothing would be lost, the most urgent request goes first, in the batch that avoids most loss per second among those that harm
-neither it nor the rest; but not in a batch that wastes the device, since more requests will come. When something is lost anyway, or
-there is no such batch, the batch that avoids most loss per second of all runs. So a box that keeps up is as good as earliest deadline
-first, and one that does not is better: that order would give its time to those that will be late.
+Of what is kept the most urgent goes first, in the batch that uses the device best among those behind which all of the rest can still be
+in time. When there is no such batch, or it wastes the device (since more requests will come), the batch that avoids most loss per
+second of all runs. So a box that keeps up is as good as earliest deadline first; one that does not gives up what costs most, not what
+happens to be late.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 #: An urgent batch must use the device at least this well, against its model's batch of the largest score per second.
 USE_MIN = 0.9
-#: Chance of the most urgent request that its batch may cost it.
+#: Chance to be in time that its batch may cost the most urgent request.
 CHANCE_LOST = 0.02
 
 
@@ -25,8 +28,9 @@ CHANCE_LOST = 0.02
 class Looked:
     """One model's requests that were looked at, in order of deadlines, and its candidate batches. scores: float64 (C, N), worth of each
     request in each candidate per second; sums: float64 (C,), of a candidate's best members; size, expected_s, careful_s: (C,), the last
-    a high quantile of the batch's time; slack_s, penalty: float64 (N,); own_s: float64 (N,), a request's part of a good batch; after_s:
-    float64 (N,), what its frame needs after it."""
+    a high quantile of the batch's time; slack_s, penalty: float64 (N,), slack less after_s; own_s: float64 (N,), a request's part of a
+    good batch; after_s: float64 (N,), what its frame needs after it; together: int64 (N,), equal numbers of 0 or more are of use only
+    together; chance: float64 (C,) of a slack, that a candidate ends within it."""
 
     model: str
     scores: np.ndarray
@@ -38,6 +42,8 @@ class Looked:
     penalty: np.ndarray
     own_s: np.ndarray
     after_s: np.ndarray
+    together: np.ndarray
+    chance: Callable[[float], np.ndarray]
 
     def best(self, row: int) -> np.ndarray:
         """Places of a candidate's members by score, best first."""
@@ -50,7 +56,7 @@ class Looked:
 
 def choose(looked: list[Looked], margin: float = 1.0) -> tuple[int, int, np.ndarray]:
     """(index of the model, index of its candidate, places of the members best first). looked: at least one, each with a request;
-    margin: waiting work is taken for this many times what it is when it is asked whether something would be lost."""
+    margin: waiting work is taken for this many times what it is in good batches."""
     urgent = _urgent_first(looked, margin)
     if urgent is not None:
         i, row, places = urgent
@@ -81,26 +87,59 @@ def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     return chosen[np.argsort(-scores[chosen], kind="stable")]
 
 
+def kept(due_s: np.ndarray, work_s: np.ndarray, worth: np.ndarray, together: np.ndarray) -> np.ndarray:
+    """bool (N,): what to plan with, so that in order of deadlines all of it is in time. due_s, work_s, worth: float64 (N,); together:
+    int64 (N,), requests with the same number of 0 or more stay or go together. In order of deadlines, whenever there is too much,
+    what is worth least for its work of all so far goes, of equals the latest."""
+    order = np.argsort(due_s, kind="stable")
+    if (np.cumsum(work_s[order]) <= due_s[order]).all():
+        return np.ones(len(due_s), bool)
+    item = np.arange(len(due_s))
+    if (together >= 0).any():
+        item = np.unique(np.where(together >= 0, together, -1 - item), return_inverse=True)[1]
+    work, value = np.bincount(item, work_s), np.bincount(item, worth)
+    due = np.full(len(work), np.inf)
+    np.minimum.at(due, item, due_s)
+    stays = work <= due  # what has no time even alone must not drive others out
+    rate, cost_s, until_s = (value / np.maximum(work, 1e-12)).tolist(), work.tolist(), due.tolist()
+    total_s, begun = 0.0, list[tuple[float, int]]()
+    for i in [i for i in np.argsort(due, kind="stable").tolist() if stays[i]]:
+        heapq.heappush(begun, (rate[i], -i))
+        total_s += cost_s[i]
+        while begun and total_s > until_s[i]:
+            least = -heapq.heappop(begun)[1]
+            stays[least] = False
+            total_s -= cost_s[least]
+    return np.asarray(stays[item])
+
+
 def _urgent_first(looked: list[Looked], margin: float) -> tuple[int, int, np.ndarray] | None:
-    slack_s = np.concatenate([part.slack_s for part in looked])
-    order = np.argsort(slack_s, kind="stable")
-    slack_s, work_s = slack_s[order], margin * np.concatenate([part.own_s + part.after_s for part in looked])[order]
-    if (np.cumsum(work_s) > slack_s).any():
+    slack_s, after_s, own_s = (np.concatenate([getattr(part, of) for part in looked]) for of in ("slack_s", "after_s", "own_s"))
+    worth, together = (np.concatenate([getattr(part, of) for part in looked]) for of in ("penalty", "together"))
+    due_s, work_s = slack_s + after_s, margin * (own_s + after_s)
+    stays = kept(due_s, work_s, worth, together)
+    if not stays.any():
         return None
-    i = min(range(len(looked)), key=lambda k: float(looked[k].slack_s[0]))
-    part, first = looked[i], sum(len(p.slack_s) for p in looked[:i])
-    rows = np.flatnonzero(part.scores[:, 0] > 0)
+    begins = np.cumsum([0, *(len(part.slack_s) for part in looked)])
+    first = int(np.where(stays, slack_s, np.inf).argmin())
+    i = int(np.searchsorted(begins, first, side="right")) - 1
+    part, own, place = looked[i], slice(begins[i], begins[i + 1]), first - int(begins[i])
+    chance = np.where(part.scores[:, place] > 0, part.chance(float(slack_s[first])), 0.0)
+    rows = np.flatnonzero((chance > 0) & (chance >= chance.max() - CHANCE_LOST))
     if not len(rows):
         return None
-    inside = part.scores[rows] > 0
-    inside &= np.cumsum(inside, axis=1) <= part.size[rows][:, None]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    rest_s = np.tile(work_s, (len(rows), 1))
-    rest_s[:, place[first : first + len(part.slack_s)]] *= ~inside
-    chance = part.scores[rows, 0] * part.expected_s[rows]
-    harmless = (lost_s(slack_s, rest_s, part.careful_s[rows]) <= 0) & (chance >= chance.max() - CHANCE_LOST * part.penalty[0])
+    inside = (part.scores[rows] > 0) & stays[own]
+    inside[:, place] = False
+    inside &= np.cumsum(inside, axis=1) < part.size[rows][:, None]
+    inside[:, place] = True
+    rest_s = np.tile(work_s * stays, (len(rows), 1))
+    rest_s[:, own] -= margin * part.own_s * inside  # what its members need afterwards is still to be done
+    if len(looked) > 1 or after_s.any():
+        order = np.argsort(due_s, kind="stable")
+        due_s, rest_s = due_s[order], rest_s[:, order]
+    harmless = lost_s(due_s, rest_s, part.careful_s[rows]) <= 0
     if not harmless.any():
         return None
-    c = int(np.where(harmless, (part.scores[rows] * inside).sum(axis=1), -1.0).argmax())
+    use = (part.own_s * inside).sum(axis=1) / part.expected_s[rows]
+    c = int(np.where(harmless, use, -1.0).argmax())
     return i, int(rows[c]), np.flatnonzero(inside[c])

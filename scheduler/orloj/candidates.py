@@ -106,9 +106,19 @@ class CandidateScores:
         self._at = np.concatenate([zero, np.array(at).T], axis=1) / expected
         self._density = np.concatenate([zero, density, zero], axis=1) / expected
         self._row = np.arange(len(edges))[:, None] * (self._bins + 2) + 1
+        self._until = np.array([batch.law.at_edges for batch in found.laws])  # F at edges
         over = np.array([batch.law.over for batch in found.laws])
+        self._beyond = over
         self._over = (over / found.expected_s)[:, None] if (over > 0).any() else None
         self._over_at = np.array([batch.law.over_at for batch in found.laws])[:, None]
+
+    def chance(self, slack: float) -> np.ndarray:
+        """P(a batch ends within `slack`) of all candidates, float64 (C,). No score is: it fades with what is left of the slack."""
+        bins = np.clip((slack - self._first[:, 0]) / self._step[:, 0], 0.0, self._bins)
+        place = np.minimum(bins.astype(np.int64), self._bins - 1)
+        rows = np.arange(len(bins))
+        low, high = self._until[rows, place], self._until[rows, place + 1]
+        return np.asarray(low + (bins - place) * (high - low) + self._beyond * (slack >= self._over_at[:, 0]))
 
     def at(self, slack: np.ndarray) -> np.ndarray:
         """Scores for penalty 1, float64 (C, N), of float64 (N,) slacks."""

@@ -15,7 +15,8 @@ Ours, variant "ours" (the default): the last rule decides nearly everything.
   and no estimate that a request must meet; a batch need not be full.
 - Applications with short run times may run without the long ones: a batch lasts as long as its longest member, so mixing wastes most of
   it. Candidates are all sizes of every group {the shortest application, the two shortest, ...} with the law of that group.
-- The urgent first while nothing would be lost behind them (`backlog`); the score per second decides as soon as something would.
+- Of what can be in time the urgent first, in the batch that uses the device best (`backlog`); the score per second decides when that
+  would waste the device or lose something.
 - What a frame needs after a request (`Request.after_s`) is taken off its slack and counted to its price.
 - A request is given up when it is all but hopeless even alone and at once by its own application's law, not when its mean comes too
   late: with nothing better to do the device may as well try.
@@ -56,7 +57,7 @@ class OrlojRules:
     est_quantile: float | None = None
     give_up: float = 0.01
     look_at: int = 96
-    margin: float = 1.0
+    margin: float = 1.25
     laws: LawRules = field(default_factory=LawRules)
     prior: Mapping[str, Law] = field(default_factory=dict)
 
@@ -279,6 +280,8 @@ class Orloj(LawfulPolicy):
             penalty=penalty,
             own_s=found.work_s[apps],
             after_s=after_s,
+            together=queue.together[first],
+            chance=self._scores[model].chance,
         )
 
 

@@ -179,6 +179,7 @@ class Simulation:
                 self._tally["finished"] += 1
                 return
             stage = job.stages[held.stage]
+            together = self._next_id + 1  # the number of the first stands for all
             for alone_s in stage.alone_s:
                 self._next_id += 1
                 request = Request(
@@ -189,6 +190,7 @@ class Simulation:
                     deadline_s=job.deadline_s,
                     penalty=1.0 / len(stage.alone_s),
                     after_s=stage.after_s,
+                    together=together,
                 )
                 held.waits.add(request.id)
                 self._open[request.id] = held

@@ -15,7 +15,9 @@ class Request:
     """A picture or crop that waits for a model (r). app: its application (a(r)), whose run times follow one law: a camera class, say;
     model: requests of one model may form a batch; released_s, deadline_s: T_r and D_r; penalty: c_r, the cost of being late.
     after_s: device time that its frame is expected to need after it before it is answered (a detection whose crops will be classified);
-    ours: Orloj takes it off the slack and counts it to the price. The deadline stays that of the frame."""
+    ours: Orloj takes it off the slack and counts it to the price. The deadline stays that of the frame.
+    together: requests with the same number (0 or more; the crops of one frame) are of use only all together; None: by itself. Ours too:
+    Orloj plans to serve all of them or none."""
 
     id: int
     app: str
@@ -24,6 +26,7 @@ class Request:
     deadline_s: float
     penalty: float = 1.0
     after_s: float = 0.0
+    together: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

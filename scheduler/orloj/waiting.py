@@ -21,6 +21,7 @@ class Queue:
         self._penalty = np.empty(64)
         self._after_s = np.empty(64)
         self._mark = np.empty(64, np.int64)
+        self._together = np.empty(64, np.int64)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -49,14 +50,20 @@ class Queue:
         """int64 (N,): the number that each request was added with."""
         return self._mark[: len(self._requests)]
 
+    @property
+    def together(self) -> np.ndarray:
+        """int64 (N,): `Request.together`, -1 for one by itself."""
+        return self._together[: len(self._requests)]
+
     def add(self, request: Request, mark: int = 0) -> None:
         n = len(self._requests)
         if n == len(self._deadline_s):
             self._deadline_s, self._penalty, self._after_s = (np.concatenate([a, np.empty_like(a)]) for a in self._floats())
-            self._mark = np.concatenate([self._mark, np.empty_like(self._mark)])
+            self._mark, self._together = (np.concatenate([a, np.empty_like(a)]) for a in (self._mark, self._together))
         at = bisect.bisect_right(self._requests, request.deadline_s, key=_deadline)
-        values = (request.deadline_s, request.penalty, request.after_s, mark)
-        for column, value in zip((*self._floats(), self._mark), values, strict=True):
+        together = -1 if request.together is None else request.together
+        values = (request.deadline_s, request.penalty, request.after_s, mark, together)
+        for column, value in zip((*self._floats(), self._mark, self._together), values, strict=True):
             column[at + 1 : n + 1] = column[at:n]
             column[at] = value
         self._requests.insert(at, request)
@@ -69,7 +76,7 @@ class Queue:
         keep = np.ones(n, bool)
         keep[chosen] = False
         self._requests = list(itertools.compress(self._requests, keep.tolist()))
-        for column in (*self._floats(), self._mark):
+        for column in (*self._floats(), self._mark, self._together):
             column[: n - len(chosen)] = column[:n][keep]
         return taken
 
@@ -112,8 +119,8 @@ class QueuedPolicy:
         if request.id in self._waiting:
             raise ValueError(f"request {request.id} waits already")
         numbers = (request.released_s, request.deadline_s, request.penalty, request.after_s)
-        if not all(map(math.isfinite, numbers)) or request.penalty < 0 or request.after_s < 0:
-            raise ValueError(f"a request needs finite times, and a penalty and after_s of 0 or more, got {request}")
+        if not all(map(math.isfinite, numbers)) or request.penalty < 0 or request.after_s < 0 or (request.together or 0) < 0:
+            raise ValueError(f"a request needs finite times, and a penalty, after_s and together of 0 or more, got {request}")
         self._waiting[request.id] = request
         self._queue[request.model].add(request, self._mark(request))
         self._arrived(request, now_s)

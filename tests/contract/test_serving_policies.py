@@ -178,6 +178,7 @@ def test_bad_calls_are_refused_and_change_nothing(make: Make) -> None:
         lambda: policy.submit(asked(5, 10.0), nan),
         lambda: policy.submit(Request(id=6, app="a", model="detect", released_s=1.0, deadline_s=2.0, penalty=nan), 10.0),
         lambda: policy.submit(Request(id=7, app="a", model="detect", released_s=1.0, deadline_s=2.0, penalty=-1.0), 10.0),
+        lambda: policy.submit(Request(id=8, app="a", model="detect", released_s=1.0, deadline_s=2.0, together=-1), 10.0),
         lambda: policy.decide(nan),
         lambda: policy.sample("detect", "cam", nan, 10.0),
         lambda: policy.sample("detect", "cam", -0.1, 10.0),

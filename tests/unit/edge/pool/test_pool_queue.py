@@ -12,7 +12,9 @@ from edge.gpu.pooled import POOL_JOB
 from edge.pool.shared import free_name, weights_key, worthwhile
 from edge.pool.turn import Superseded, TooLate, Turn, current, taken
 from models.fake import FakeDetector
+from scheduler.orloj.fifo import Fifo
 from scheduler.orloj.registry import POLICIES
+from scheduler.orloj.types import Request
 from scheduler.types import Detections
 from tests.support.pooled import PoolBench, TimedModel, answer, picture
 
@@ -434,3 +436,26 @@ def test_a_frame_whose_queries_need_the_rest_of_its_time_is_given_up_in_time() -
     assert results[:2] == [[1], [2]]
     assert isinstance(results[2], TooLate)
     bench.end()
+
+
+def test_the_pictures_of_a_call_are_told_to_be_of_use_only_together(bench: PoolBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is answered whole or fails whole, and the policy may plan so."""
+    told: list[Request] = []
+    before = Fifo.submit
+
+    def submit(self: Fifo, request: Request, now_s: float) -> None:
+        told.append(request)
+        before(self, request, now_s)
+
+    monkeypatch.setattr(Fifo, "submit", submit)
+    front = bench.front(TimedModel(bench.clock), "a")
+    results: list[object] = []
+    bench.ask(front, [1, 2, 3], results)
+    bench.pass_time(1.0)
+    bench.ask(front, [4, 5], results)
+    bench.pass_time(1.0)
+    assert results == [[1, 2, 3], [4, 5]]
+    first, second = told[0].together, told[3].together
+    assert [request.together for request in told] == [first] * 3 + [second] * 2
+    assert None not in (first, second)
+    assert first != second

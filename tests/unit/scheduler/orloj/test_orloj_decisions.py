@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.orloj.backlog import best_places, lost_s
+from scheduler.orloj.backlog import best_places, kept, lost_s
+from scheduler.orloj.hindsight import most_in_time
 from scheduler.orloj.policy import Orloj, OrlojRules, PrintedOrloj, orloj, sums_of_best
 from scheduler.orloj.registry import make_batch_policy
 from scheduler.orloj.simulate import Job, Stage, World, simulate
@@ -17,7 +20,7 @@ from scheduler.orloj.workloads import PUBLISHED, SLOS, WORKLOADS, arrivals_s, ma
 COST = ModelCost(c0_s=0.4, c1=0.15, sizes=(1, 2, 4))
 
 
-def asked(id: int, deadline_s: float, app: str = "a", **more: float) -> Request:
+def asked(id: int, deadline_s: float, app: str = "a", **more: Any) -> Request:
     return Request(id=id, app=app, model="m", released_s=0.0, deadline_s=deadline_s, **more)
 
 
@@ -37,10 +40,10 @@ def served(policy: BatchPolicy, now_s: float = 0.0) -> list[int]:
 
 
 def test_short_ones_run_without_the_long_ones() -> None:
-    """Two short ones take 0.4 + 0.15 * 2 * 0.2; with a long one among them the batch would last 3.4."""
+    """Two short ones take 0.4 + 0.15 * 2 * 0.2; with a long one among them the batch would last 1.9, and one of four would be left."""
     requests = [asked(1, 2.0, "long"), asked(2, 2.5, "short"), asked(3, 2.5, "short"), asked(4, 2.5, "long")]
     policy = filled(Orloj(), requests, short=0.2, long=5.0)
-    assert sorted(served(policy)) == [2, 3]
+    assert [served(policy), sorted(served(policy, 1.2))] == [[1], [2, 3]]
     assert sorted(served(filled(PrintedOrloj(), requests, short=0.2, long=5.0))) != [2, 3]
 
 
@@ -122,6 +125,59 @@ def test_lost_work_is_what_no_order_can_save(seed: int, n: int, batch_s: float) 
         done += batch_s + done + 1 <= s
     assert n - done - 1 <= found + 1e-9
     assert found <= n - done + 1e-9
+
+
+@settings(max_examples=80)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 30))
+def test_what_is_kept_can_be_in_time_and_of_equal_worth_it_is_the_most(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    due_s, work_s = rng.uniform(-0.5, 8, n), rng.uniform(0.1, 2, n)
+    stays = kept(due_s, work_s, np.ones(n), np.full(n, -1))
+    order = np.argsort(due_s)
+    assert (np.cumsum((work_s * stays)[order])[stays[order]] <= due_s[order][stays[order]] + 1e-9).all()
+    assert stays.sum() == most_in_time(np.zeros(n), due_s, work_s)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**31), n=st.integers(2, 40))
+def test_requests_that_are_of_use_only_together_stay_or_go_together(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    together = rng.integers(-1, 6, n)
+    due_s = np.where(together >= 0, 2.0 + together, rng.uniform(0, 8, n))
+    work_s, worth = rng.uniform(0.05, 1, n), rng.uniform(0, 1, n)
+    stays = kept(due_s, work_s, worth, together)
+    for number in set(together[together >= 0].tolist()):
+        assert len(set(stays[together == number].tolist())) == 1
+    order = np.argsort(due_s, kind="stable")
+    assert (np.cumsum((work_s * stays)[order])[stays[order]] <= due_s[order][stays[order]] + 1e-9).all()
+
+
+def test_what_is_worth_least_for_its_work_goes_and_what_has_no_time_drives_nobody_out() -> None:
+    alone = np.full(3, -1)
+    assert kept(np.array([2.0, 2.0, 2.5]), np.array([1.0, 1.5, 1.0]), np.ones(3), alone).tolist() == [True, False, True]
+    assert kept(np.array([2.0, 2.0, 2.5]), np.array([1.0, 1.5, 1.0]), np.array([1.0, 9.0, 0.9]), alone).tolist() == [
+        False,
+        True,
+        True,
+    ]
+    assert kept(np.full(3, 2.0), np.ones(3), np.ones(3), alone).tolist() == [True, True, False]  # of equals the latest
+    assert kept(np.array([1.0, 2.0, 0.5]), np.array([1.0, 1.0, 0.6]), np.ones(3), alone).tolist() == [True, True, False]
+    assert kept(np.array([0.0, 1e-17]), np.zeros(2), np.ones(2), alone[:2]).tolist() == [True, True]
+
+
+def test_frames_that_need_more_afterwards_still_share_a_batch() -> None:
+    """Four pictures take 0.4 + 0.15 * 4; what their crops will need later is a reason against none of them."""
+    policy = filled(Orloj(), [asked(i, 9.0 + i, after_s=0.3) for i in range(4)])
+    assert sorted(served(policy)) == [0, 1, 2, 3]
+
+
+def test_a_crowd_of_crops_is_given_up_whole() -> None:
+    """Two frames of three crops and one of a single one: 7 s of work and 5 s left. Crop by crop both frames would be begun."""
+    one = ModelCost(sizes=(1,))
+    crowds = [asked(10 * n + i, 5.0 + 0.1 * n, together=n, penalty=1 / 3) for n in (1, 2) for i in range(3)]
+    policy = filled(Orloj(), [*crowds, asked(5, 5.3, together=5)], one)
+    taken = [served(policy, 1.01 * k)[0] for k in range(4)]
+    assert sorted(taken) in ([5, 10, 11, 12], [5, 20, 21, 22])
 
 
 # --- baselines ----------------------------------------------------------------------------------------------------------

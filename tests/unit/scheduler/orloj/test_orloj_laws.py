@@ -64,6 +64,16 @@ def test_table_and_candidates_give_the_printed_score(law: Law, b: float) -> None
         assert ScoreTable(batch, b).at(slack) == pytest.approx(told, rel=1e-6, abs=1e-9)
 
 
+@settings(max_examples=40)
+@given(law=laws(), at=st.floats(-1.0, 60.0))
+def test_the_chance_of_a_candidate_is_that_of_its_law(law: Law, at: float) -> None:
+    found = Candidates.of([law], [1.0], ModelCost(c0_s=0.2, c1=0.4, sizes=(1, 2, 4)), 0.01)
+    scores = CandidateScores(found, 0.1)
+    for slack in (at, found.laws[0].law.top, found.laws[1].law.top + 1e-9):
+        expected = [float(batch.law.cdf(slack)) for batch in found.laws]
+        assert scores.chance(slack) == pytest.approx(expected, abs=1e-6)
+
+
 @settings(max_examples=25, deadline=None)
 @given(law=laws())
 def test_without_delay_a_score_is_the_chance_to_be_in_time(law: Law) -> None:
