@@ -14,6 +14,8 @@ from models.labelled import LabelledImage
 from scheduler.types import Detections
 
 _BORDER = (114, 114, 114)
+#: Random values that one picture takes.
+_DRAWN = 6
 #: A box is kept when at least this part of it stays in the picture, ...
 _KEEP_AREA_FRAC = 0.35
 #: ... and both sides are at least this long.
@@ -38,7 +40,7 @@ class Augmentation:
 
 def augmented(sample: LabelledImage, how: Augmentation, rng: np.random.Generator) -> LabelledImage:
     """A changed copy; `sample` is not touched. Draws the same number of random values whatever they are."""
-    flip, brightness, contrast, scale, dx, dy = rng.random(6)
+    flip, brightness, contrast, scale, dx, dy = rng.random(_DRAWN)
     moved = _moved(sample, _affine(sample.image.shape, how, flip, scale, dx, dy))
     gain = 1 + how.contrast_frac * (2 * contrast - 1)
     offset = 255 * how.brightness_frac * (2 * brightness - 1) + 128 * (1 - gain)  # contrast turns around mid-grey
@@ -46,6 +48,11 @@ def augmented(sample: LabelledImage, how: Augmentation, rng: np.random.Generator
         return moved
     levels = np.clip(np.arange(256) * gain + offset, 0, 255).astype(np.uint8)
     return LabelledImage(image=cv2.LUT(moved.image, levels), labels=moved.labels)
+
+
+def skip_augmented(n: int, rng: np.random.Generator) -> None:
+    """Draws what `augmented` would have drawn for n pictures."""
+    rng.random((n, _DRAWN))
 
 
 def _affine(shape: tuple[int, ...], how: Augmentation, flip: float, scale: float, dx: float, dy: float) -> np.ndarray:

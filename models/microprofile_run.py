@@ -34,7 +34,7 @@ from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts
 from models.kept_features import KeptFeatures
 from models.labelled import LabelledImage, Subset, persons_of, predicted, spread
-from models.retrain import Step, n_replayed, n_used, retrain, student, trains_head_only
+from models.retrain import Step, Train, n_replayed, n_used, retrain, student, trains_head_only
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
 from models.trial_pack import Piece
@@ -111,11 +111,12 @@ class ProfileGroup:
         n_min: int = N_MIN, scoring: Scoring | None = None, task: Task = DETECTION, replay: Sequence[LabelledImage] = (),
         look_gpu_s: float = 0.0, choose_gpu_s: float = 0.0, halving: bool = False, apart: bool = False,
         keep_features: bool = False, kept_data_frac: float | None = None, judged_frac: float = 1.0, lend: bool = False,
+        trainer: Train | None = None,
     ) -> None:  # fmt: skip
         if apart:
             lock = threading.Lock()
             train, holdout, replay = (_OneAtATime(samples, lock) for samples in (train, holdout, replay))
-        self._serving, self._train, self._replay = serving, train, replay
+        self._serving, self._train, self._replay, self._trainer = serving, train, replay, trainer
         tried = trials_of(serving, configs, epochs=epochs, data_frac=data_frac, lend=lend and keep_features)
         self._configs = tried.configs if len(train) and len(holdout) else ()
         self._epochs, self._data_frac, self._n_min, self._seed = tried.epochs, tried.data_frac, n_min, seed
@@ -197,7 +198,7 @@ class ProfileGroup:
         short = replace(config, epochs=self._epochs, batch=batch, data_frac=1.0)
         older = self._replay if config.replay_frac > 0 else ()
         teacher = self._serving.clone() if self._apart and config.distill > 0 else self._serving
-        steps = retrain(
+        steps = (self._trainer if self._trainer and not kept else retrain)(
             detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher,
             yield_point=self._judge.yield_point, augmentation=Augmentation.none() if kept else None,
         )  # fmt: skip
@@ -230,7 +231,7 @@ class ProfileGroup:
             step = next(trial.steps)
             used_s = self._timer() - started_s
             self._spend(used_s)
-            spent_s += used_s
+            spent_s += used_s if step.iteration else 0.0  # iteration 0: measuring (`models.wide_trials`)
             yield "train"
             if step.epoch_loss is not None:
                 break
@@ -292,6 +293,7 @@ def microprofile(
     kept_data_frac: float | None = None,
     judged_frac: float = 1.0,
     lend: bool = False,
+    trainer: Train | None = None,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
@@ -302,6 +304,7 @@ def microprofile(
     4, ... epochs (`scheduler.ekya.microprofile.survivors`); what they showed so far is their trial.
     keep_features, judged_frac, lend: see the module's text. kept_data_frac: data_frac of the families whose features are kept (default:
     the same), since a picture more costs them little.
+    trainer: what trains the trials that do not keep features (`models.wide_trials`: on several devices); None: `retrain`.
     A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
@@ -309,7 +312,7 @@ def microprofile(
         serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed, timer=timer,
         yield_point=yield_point, n_min=n_min, scoring=scoring, task=task, replay=replay, look_gpu_s=look_gpu_s,
         choose_gpu_s=choose_gpu_s, halving=halving, keep_features=keep_features,
-        kept_data_frac=kept_data_frac, judged_frac=judged_frac, lend=lend,
+        kept_data_frac=kept_data_frac, judged_frac=judged_frac, lend=lend, trainer=trainer,
     )  # fmt: skip
     try:
         yield from group.prelude()

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
 from configs.errors import JobError
-from models.augment import Augmentation, augmented
+from models.augment import Augmentation, augmented, skip_augmented
 from models.detector import Detector, YieldPoint
 from models.labelled import LabelledImage, presence_of
 from models.precision import Precision, Updates, device_of, is_measured, measure_cpu, precision_of
@@ -42,6 +43,8 @@ __all__ = [
     "Augmentation",
     "LabelledImage",
     "Step",
+    "Team",
+    "Train",
     "n_iterations",
     "n_replayed",
     "retrain",
@@ -77,6 +80,10 @@ class Step:
     epoch_loss: float | None = None
 
 
+#: `retrain`, or something that trains alike.
+Train = Callable[..., Generator[Step, None, None]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
     """samples: index into the new samples, or -1 - index into the replayed ones."""
@@ -85,6 +92,19 @@ class _Batch:
 
     def micro_batches(self, size: int) -> list[tuple[int, ...]]:
         return [self.samples[i : i + size] for i in range(0, len(self.samples), size)]
+
+
+class Team(Protocol):
+    """Several processes that train one model, each on its part of every batch (`models.wide`). rank: 0 to size - 1."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def add_up(self, values: Sequence[torch.Tensor]) -> None:
+        """In place, over all members; each calls it with tensors of the same shapes. It returns when all have."""
 
 
 def student(serving: Detector, config: RetrainConfig, *, seed: int = 0) -> Detector:
@@ -111,6 +131,7 @@ def retrain(
     teacher: Detector | None = None,
     precision: Precision | None = None,
     yield_point: YieldPoint | None = None,
+    team: Team | None = None,
 ) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
@@ -121,18 +142,26 @@ def retrain(
     precision: what to compute in (default: what pays on the detector's device).
     yield_point: called between layers, forward and backward (`models.torch_support.yielding_in_training`), so that a frame need not wait
     for a whole micro-batch; the result does not change. What it raises ends the training.
+    team: this process does every size-th micro-batch of each batch; gradients are added up before each update, so that every member gets
+    the weights that one process alone would get, but for rounding. An iteration is then one micro-batch of each member, `Step.loss` that
+    of this one.
     Raises JobError: 'no_data' without samples, 'nan' when the loss or a gradient is not finite, 'out_of_memory';
     ValueError for a configuration out of range.
     """
-    _check(config, micro_batch)
-    if not len(samples):
-        raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
+    check_lesson(samples, config, micro_batch)
     run = _Run(
         detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task,
         teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers()), detector.spec.arch),
-        yield_point=yield_point,
+        yield_point=yield_point, team=team,
     )  # fmt: skip
     return run.steps(samples, replay)
+
+
+def check_lesson(samples: Sequence[LabelledImage], config: RetrainConfig, micro_batch: int = 1) -> None:
+    """Raises JobError 'no_data' without samples, ValueError for a configuration out of range."""
+    _check(config, micro_batch)
+    if not len(samples):
+        raise JobError("there is nothing to train on", subject=config.name, remedy="label some frames first", code="no_data")
 
 
 def settle_precision(detector: Detector, samples: Sequence[LabelledImage], *, task: Task = DETECTION) -> Precision:
@@ -160,10 +189,10 @@ def settle_precision(detector: Detector, samples: Sequence[LabelledImage], *, ta
     return measure_cpu(arch, step_s)
 
 
-def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, micro_batch: int = 1) -> int:
-    """How many times `next` works in a retraining of that size."""
+def n_iterations(config: RetrainConfig, n_samples: int, *, n_replay: int = 0, micro_batch: int = 1, width: int = 1) -> int:
+    """How many times `next` works in a retraining of that size. width: members of its team."""
     batches = _epoch_sizes(config, n_samples, n_replay)
-    return config.epochs * sum(math.ceil(size / micro_batch) for size in batches)
+    return config.epochs * sum(math.ceil(math.ceil(size / micro_batch) / width) for size in batches)
 
 
 def n_used(config: RetrainConfig, n_samples: int) -> int:
@@ -214,12 +243,14 @@ class _Run:
 
     def __init__(
         self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task,
-        teacher: Detector | None, precision: Precision, yield_point: YieldPoint | None = None,
+        teacher: Detector | None, precision: Precision, yield_point: YieldPoint | None = None, team: Team | None = None,
     ) -> None:  # fmt: skip
         self._detector, self._config, self._micro_batch = detector, config, micro_batch
         self._augmentation, self._task = augmentation, task
         self._teacher, self._precision = teacher, precision
-        self._yield_point = yield_point
+        self._yield_point, self._team = yield_point, team
+        self._rank, self._width = (team.rank, team.size) if team else (0, 1)
+        self._trained: list[nn.Parameter] = []
         self._rng = np.random.default_rng(seed)
         self._done, self._skipped = 0, 0
 
@@ -228,9 +259,10 @@ class _Run:
         if config.distill > 0 and self._teacher is None:
             self._teacher = self._detector.clone()
         draw = _Draw(config, samples, replay, self._rng)
-        total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch)
+        total = n_iterations(config, len(samples), n_replay=len(replay), micro_batch=self._micro_batch, width=self._width)
         n_updates = config.epochs * len(_epoch_sizes(config, len(samples), len(replay)))
         with _only_last_layers(self._detector, config.layers_frac) as parameters:
+            self._trained = parameters
             optimiser = _optimiser(self._detector, parameters, config.lr)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda update: lr_factor(update, n_updates))
             updates = self._precision.updates(optimiser, max_norm=MAX_GRAD_NORM)
@@ -247,20 +279,25 @@ class _Run:
         updates: Updates,
         schedule: torch.optim.lr_scheduler.LRScheduler,
     ) -> Iterator[Step]:
-        sum_loss, n_seen, n_epoch = 0.0, 0, sum(len(batch.samples) for batch in batches)
+        loss, sum_loss, n_seen, n_epoch = 0.0, 0.0, 0, sum(len(batch.samples) for batch in batches)
         for batch in batches:
             micro_batches = batch.micro_batches(self._micro_batch)
-            for number, micro in enumerate(micro_batches, start=1):
-                # Without replay every picture distils; with it, only the older ones (see the module's text).
-                distils = [not len(replay) or i < 0 for i in micro]
-                loss = self._backward(
-                    [_sample(i, samples, replay) for i in micro], distils, len(micro) / len(batch.samples), updates
-                )
-                sum_loss, n_seen = sum_loss + loss * len(micro), n_seen + len(micro)
-                if number == len(micro_batches):
+            for first in range(0, len(micro_batches), self._width):
+                for place, micro in enumerate(micro_batches[first : first + self._width]):
+                    n_seen += len(micro)
+                    if place != self._rank:  # another member's; what is drawn for it is drawn here too
+                        skip_augmented(len(micro), self._rng)
+                        continue
+                    # Without replay every picture distils; with it, only the older ones (see the module's text).
+                    distils = [not len(replay) or i < 0 for i in micro]
+                    loss = self._backward(
+                        [_sample(i, samples, replay) for i in micro], distils, len(micro) / len(batch.samples), updates
+                    )
+                    sum_loss += loss * len(micro)
+                if first + self._width >= len(micro_batches):
                     self._update(updates, schedule)
                 self._done += 1
-                epoch_loss = sum_loss / n_epoch if n_seen == n_epoch else None
+                epoch_loss = self._of_all(sum_loss) / n_epoch if n_seen == n_epoch else None
                 yield Step(iteration=self._done, n_iterations=total, epoch=epoch, loss=loss, epoch_loss=epoch_loss)
 
     def _backward(self, micro: list[LabelledImage], distils: list[bool], batch_frac: float, updates: Updates) -> float:
@@ -292,8 +329,28 @@ class _Run:
         distance = self._task.distill_loss(self._detector, [s.image for s in old], [s.labels for s in old], self._teacher)
         return loss + distance * (self._config.distill * len(old) / len(micro))
 
+    def _of_all(self, value: float) -> float:
+        """The sum over the team."""
+        if self._team is None:
+            return value
+        total = torch.tensor([value], dtype=torch.float64, device=device_of(self._detector.trainable_layers()))
+        self._team.add_up([total])
+        return float(total)
+
+    def _add_up_gradients(self) -> None:
+        """Each micro-batch weighs as much as its part of the batch, so the sum over the team is the batch's gradient."""
+        if self._team is None:
+            return
+        # One without a gradient (here, or in every member: then it is not touched by the update) takes part with zeros.
+        have = torch.tensor([float(p.grad is not None) for p in self._trained], device=self._trained[0].device)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
+        self._team.add_up([have, *gradients])
+        for parameter, gradient, members in zip(self._trained, gradients, have.tolist(), strict=True):
+            parameter.grad = gradient if members else None
+
     def _update(self, updates: Updates, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
         self._yield()
+        self._add_up_gradients()
         norm = updates.step()
         self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
         if self._skipped > (MAX_SKIPPED if updates.skips else 0):

@@ -79,6 +79,14 @@ class GpusSection(Section):
         range_text="64 to 4000000",
         text="Memory that the jobs may hold together. A job whose memory does not fit waits.",
     )
+    trial_width: int = setting(
+        1,
+        unit="cores",
+        ge=1,
+        le=16,
+        text="Cores that one micro-profiling trial may be trained on, by a process each; only where measuring shows that it pays "
+        "(docs/trials.md). Only for `device: cpu` with `lanes`.",
+    )
     mig_instance: str = setting(
         "",
         text="`mig`: UUID of the partition to use, as `nvidia-smi -L` lists it (`MIG-...`).",
@@ -116,6 +124,10 @@ class GpusSection(Section):
             (own and self.max_lanes is not None, f"max_lanes is for backend lanes or mig; {self.backend} has no lanes"),
             (self.policy == "srtf" and self.max_lanes not in (None, 1),
              f"policy srtf runs one job at a time, so it has one lane, not {self.max_lanes}: leave max_lanes out"),
+            (self.trial_width > 1 and (not on_cpu or self.backend != "lanes"),
+             f"trial_width {self.trial_width} is for device cpu with backend lanes: a box uses one GPU in this release"),
+            (self.capacity_pct < 100 * self.trial_width and self.trial_width > 1,
+             f"trial_width {self.trial_width} means that many cores at once: capacity_pct must be {100 * self.trial_width} or more"),
             (bool(self.mig_instance) and self.backend != "mig", "mig_instance is for backend mig"),
             (bool(self.mig_instance) and not self.mig_instance.startswith("MIG-"),
              "mig_instance must be the UUID of a partition (MIG-...), as nvidia-smi -L lists it"),

@@ -11,6 +11,7 @@ from edge.jobs.train import replay_set, training_set
 from models.detector import Detector, YieldPoint
 from models.labelled import LabelledImage
 from models.microprofile_run import ProfileGroup, microprofile
+from models.retrain import Train
 from models.sanity import CheckedSamples
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
@@ -22,11 +23,13 @@ def profile_steps(
     samples: Samples, serving: Detector, *, stream: str, window: int, configs: Sequence[RetrainConfig], epochs: int,
     data_frac: float, budget_gpu_s: float, seed: int, timer: Callable[[], float], scoring: Scoring,
     task: Task = DETECTION, yield_point: YieldPoint = no_yield, replay_windows: int = 0, halving: bool = False, lend: bool = False,
+    trainer: Train | None = None,
 ) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:  # fmt: skip
     """Micro-profiling trials of one camera; returns (trials, labelled frames a full retraining would use). Trials learn from what a
     retraining would: labels that were looked at, and older pictures where the configuration replays; those that train the head alone
     share the trunk's passes (`models.kept_features`); lend: and only they are tried, where there are any. halving: families that are
-    clearly worse stop early. Raises JobError for labels that nothing should be trained on (`models.sanity`)."""
+    clearly worse stop early. trainer: what trains those that do not. Raises JobError for labels that nothing should be trained on
+    (`models.sanity`)."""
     holdout = samples.labelled(stream, [window], "holdout")
     if not len(samples.labelled(stream, [window], "train")) or not len(holdout) or not configs:
         return (), len(samples.labelled(stream, [window], "train"))
@@ -35,7 +38,7 @@ def profile_steps(
         serving, found.train, holdout, configs, epochs=epochs, data_frac=data_frac, seed=seed,
         timer=timer, yield_point=yield_point, scoring=scoring, task=task, replay=found.replay, halving=halving,
         budget_gpu_s=budget_gpu_s - found.look_gpu_s - found.choose_gpu_s, look_gpu_s=found.look_gpu_s,
-        choose_gpu_s=found.choose_gpu_s, keep_features=True, lend=lend,
+        choose_gpu_s=found.choose_gpu_s, keep_features=True, lend=lend, trainer=trainer,
     )  # fmt: skip
     return trials, len(found.train)
 

@@ -54,6 +54,7 @@ from edge.wiring.settings import (
     scoring_of,
     shadow_of,
 )
+from edge.wiring.wide import wide_of
 from scheduler.commands import Note
 from scheduler.engine import BoxEngine
 from streams.samples import SampleStore
@@ -91,6 +92,10 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
     sys.setswitchinterval(SWITCH_S)
     clock = clock_for(config.gpus, SystemClock())
     with ExitStack() as stack:
+        wide = wide_of(config.gpus, clock)
+        if wide is not None:
+            clock = wide.clock
+            stack.callback(wide.close)
         folder = stack.enter_context(DataFolder(config.box.data_dir))
         store = stack.enter_context(Store(folder.db_path))
         samples = SampleStore(
@@ -136,7 +141,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         serving = serving_of(config, folder, store, samples, clock, maker.task_of)
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
-        steps = here
+        steps = wide.steps if wide else here
         if pool is not None:
             serve, serve_later = partial(serve_in_pool, pool.pool, serve), partial(serve_in_pool, pool.pool, serve_later)
         if processes is not None:

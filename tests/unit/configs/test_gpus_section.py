@@ -33,6 +33,9 @@ def problems(gpus: str) -> str:
         ("{max_lanes: 0}", "gpus.max_lanes: must be 1 to 64"),
         ("{memory_mib: 1}", "gpus.memory_mib: must be 64 to"),
         ("{index: -1}", "gpus.index"),
+        ("{device: cuda, trial_width: 2}", "a box uses one GPU"),
+        ("{backend: none, trial_width: 2, capacity_pct: 200}", "device cpu with backend lanes"),
+        ("{trial_width: 2, capacity_pct: 150}", "capacity_pct must be 200 or more"),
         ("{mig_reconfigure: true}", "mig_reconfigure is for backend mig"),
         ("{device: cuda, backend: mig, mig_reconfigure: true}", "needs mig_profile"),
         ("{device: cuda, backend: mig, mig_profile: 3g.71gb}", "set mig_reconfigure to true"),
@@ -50,6 +53,7 @@ def test_what_cannot_be_is_refused_with_its_reason(gpus: str, words: str) -> Non
 @pytest.mark.parametrize(
     "gpus",
     [
+        "{trial_width: 2, capacity_pct: 200}",
         "{}", "{backend: none}", "{policy: srtf, max_lanes: 1, memory_mib: 512}", "{device: cuda, backend: mps, memory_mib: 4096}",
         "{device: cuda, index: 3, backend: mig, mig_instance: MIG-5, policy: fair}", "{capacity_pct: 400}",
         "{device: cuda, backend: mig, mig_reconfigure: true, mig_profile: 3g.71gb}",

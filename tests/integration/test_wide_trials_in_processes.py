@@ -1,0 +1,226 @@
+"""Trainings on two devices: two processes, gloo between them. The result is that of one process; whatever ends one ends both."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import JobCancelled, JobError
+from edge.clock import SystemClock
+from edge.gpu.lanes import LaneBackend
+from edge.gpu.remote import RemoteClock
+from edge.jobs import profile_steps, run_at_once, run_in_lane
+from edge.wiring.wide import profiled_wide
+from models.fake import FakeDetector, scripted_image
+from models.labelled import LabelledImage
+from models.retrain import retrain
+from models.tinydet import TinyDetector
+from models.wide import Ranks
+from models.wide_trials import WideTrials
+from scheduler.types import RetrainConfig
+from tests.unit.edge.test_profile_at_once import HOW, samples
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+CONFIG = RetrainConfig(name="wide", epochs=2, batch=4, lr=0.01)
+
+
+def data(n: int) -> list[LabelledImage]:
+    return [LabelledImage(image=image, labels=labels) for image, labels in (scripted_image(i) for i in range(n))]
+
+
+def weights(detector: FakeDetector | TinyDetector) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for layer in detector.trainable_layers() for p in layer.parameters()])
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Ranks]:
+    """Two processes for the tests that leave them whole."""
+    ranks = Ranks(["cpu", "cpu"], answer_s=PATIENCE_S)
+    yield ranks
+    pids = ranks.pids
+    ranks.close()
+    assert not [pid for pid in pids if alive(pid)]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """Two processes that a test may break; nothing of them may be left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ranks = Ranks(["cpu", "cpu"], answer_s=PATIENCE_S)
+    yield ranks
+    ranks.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, batch=3, layers_frac=0.5, distill=0.3)])
+def test_the_result_is_that_of_one_process_and_the_same_each_time(shared: Ranks, config: RetrainConfig) -> None:
+    alone, twice = FakeDetector(skill=0.4), [FakeDetector(skill=0.4) for _ in range(2)]
+    losses = [s.epoch_loss for s in retrain(alone, data(10), config, seed=5) if s.epoch_loss is not None]
+    for detector in twice:
+        steps = list(shared.retrain(detector, data(10), config, seed=5))
+        assert [s.epoch_loss for s in steps if s.epoch_loss is not None] == pytest.approx(losses, rel=1e-4)
+        assert len(steps) == steps[-1].n_iterations == steps[-1].iteration
+    np.testing.assert_array_equal(weights(twice[0]), weights(twice[1]))
+    np.testing.assert_allclose(weights(twice[0]), weights(alone), rtol=0, atol=2e-5)
+
+
+def test_a_real_network(shared: Ranks) -> None:
+    alone, wide = (TinyDetector("tinydet-edge", seed=1) for _ in range(2))
+    config = replace(CONFIG, epochs=1, lr=1e-3)
+    list(retrain(alone, data(6), config, seed=5))
+    list(shared.retrain(wide, data(6), config, seed=5))
+    np.testing.assert_allclose(weights(wide), weights(alone), rtol=0, atol=1e-4)
+
+
+def test_the_trials_of_a_group_advance_together(shared: Ranks) -> None:
+    """Two open trainings, an iteration of each in turns; one is given up in between."""
+    alone, detectors = FakeDetector(skill=0.4), [FakeDetector(skill=0.4) for _ in range(3)]
+    list(retrain(alone, data(10), CONFIG, seed=5))
+    first, second, third = (shared.retrain(detector, data(10), CONFIG, seed=5) for detector in detectors)
+    next(third)
+    for _ in zip(first, second, strict=False):
+        third.close()
+    list(second)
+    for detector in detectors[:2]:
+        np.testing.assert_allclose(weights(detector), weights(alone), rtol=0, atol=2e-5)
+
+
+def test_a_profiling_job_on_two_cores_comes_to_the_same_trials(shared: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a lane of a box, as `edge.wiring.wide` does it; that it pays is taken for granted here."""
+    clock = RemoteClock(SystemClock())
+    monkeypatch.setattr(shared, "_elsewhere", clock.elsewhere)
+    trials = WideTrials(shared)
+    trials._pays["fake-edge"] = True
+    backend = LaneBackend(capacity_pct=200, clock=clock)
+    lane = backend.open_lane("p")
+    backend.set_shares({"p": 200.0})
+    how = {**HOW, "timer": clock.thread_cpu_s}
+    before_s = clock.thread_cpu_s()
+    found, n_train = run_in_lane(
+        profiled_wide(trials, samples(), FakeDetector(skill=0.4), yield_point=lane.checkpoint, **how), lane
+    )
+    charged_s = clock.thread_cpu_s() - before_s
+    alone, n_alone = run_at_once(profile_steps(samples(), FakeDetector(skill=0.4), **HOW))
+    assert [(t.config.name, t.n_profiled) for t in found] == [(t.config.name, t.n_profiled) for t in alone]
+    for one, other in zip(found, alone, strict=True):
+        assert one.quality == pytest.approx(other.quality, abs=0.02)
+    assert n_train == n_alone
+    assert sum(t.gpu_s_per_epoch for t in found) <= charged_s
+    assert backend.report(3600.0)["p"].received_pct > 0
+    backend.close()
+
+
+def test_what_the_ranks_compute_is_charged_to_who_waits(shared: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+    monkeypatch.setattr(shared, "_elsewhere", lambda: nullcontext(spent.append))
+    steps = list(shared.retrain(TinyDetector("tinydet-edge"), data(4), replace(CONFIG, epochs=1), seed=1))
+    assert len(spent) == len(steps) + 1
+    assert sum(spent) > 0.01
+
+
+def test_a_rank_that_dies_ends_the_training_with_its_name(own: Ranks) -> None:
+    detector = FakeDetector(skill=0.4)
+    steps = own.retrain(detector, data(10), replace(CONFIG, epochs=50), seed=5)
+    other = own.retrain(FakeDetector(skill=0.4), data(10), CONFIG, seed=5)
+    next(steps), next(other)
+    pids = own.pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(JobError, match="process 2 of 2 was killed by signal 9") as caught:
+        list(steps)
+    assert (caught.value.code, caught.value.subject) == ("process_lost", "wide")
+    assert not [pid for pid in pids if alive(pid)], "the first one waited for it, and has gone too"
+    with pytest.raises(JobError, match="its processes have ended"):
+        list(other)
+    with pytest.raises(JobError, match="loss became nan") as caught:  # the next training gets new ones, and fails in them
+        list(own.retrain(FakeDetector(nan_loss=True), data(4), CONFIG, seed=5))
+    assert (caught.value.code, caught.value.subject, own.pids) == ("nan", "wide", ())
+
+
+def test_a_rank_that_hangs_ends_the_training(own: Ranks) -> None:
+    steps = own.retrain(FakeDetector(skill=0.4), data(10), replace(CONFIG, epochs=50), seed=5)
+    next(steps)
+    pids = own.pids
+    own._answer_s = 0.5
+    os.kill(pids[0], signal.SIGSTOP)
+    with pytest.raises(JobError, match="process 1 of 2 gave no answer"):
+        list(steps)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_a_job_that_is_cancelled_is_left_within_the_iteration(own: Ranks) -> None:
+    """One rank stands still, so this iteration would never end."""
+    cancelled = threading.Event()
+
+    def checkpoint() -> None:
+        if cancelled.is_set():
+            raise JobCancelled("job p was cancelled", subject="p")
+
+    steps = own.retrain(FakeDetector(skill=0.4), data(10), replace(CONFIG, epochs=50), seed=5, yield_point=checkpoint)
+    next(steps)
+    pids = own.pids
+    os.kill(pids[1], signal.SIGSTOP)
+    cancelled.set()
+    before_s = time.monotonic()
+    with pytest.raises(JobCancelled):
+        list(steps)
+    assert time.monotonic() - before_s < PATIENCE_S / 2
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_the_ranks_end_with_a_box_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom tests.integration.test_wide_trials_in_processes import *\n"
+        "if __name__ == '__main__':\n"
+        "    ranks = Ranks(['cpu', 'cpu'])\n    steps = ranks.retrain(FakeDetector(skill=0.4), data(10), CONFIG, seed=1)\n"
+        "    next(steps)\n    print(*ranks.pids, flush=True)\n    sys.stdin.read()\n"
+    )
+    (tmp_path / "box.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "box.py")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ) as box:
+        assert box.stdout is not None
+        pids = [int(pid) for pid in box.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(alive(pid) for pid in pids)
+        box.kill()
+    until(lambda: not [pid for pid in pids if alive(pid)])
+
+
+def test_nothing_to_train_on_starts_no_process() -> None:
+    ranks = Ranks(["cpu", "cpu"])
+    with pytest.raises(JobError) as caught:
+        ranks.retrain(FakeDetector(), [], CONFIG, seed=5)
+    assert (caught.value.code, ranks.pids) == ("no_data", ())
+
+
+@pytest.mark.parametrize("devices", [[], ["cpu", "GPU-a"]])
+def test_devices_of_two_kinds_are_no_team(devices: list[str]) -> None:
+    with pytest.raises(ValueError, match="one kind"):
+        Ranks(devices)
