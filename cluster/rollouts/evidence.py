@@ -2,7 +2,7 @@
 
 *By labels*, where its box tells its measurements (`Measured`): quality on held-out pictures, in which no knob has a part, with the
 number of pictures and the standard error. Two of them speak, weighted by how sure they are: the gain over the version that was
-replaced, on the same pictures (nothing else differs between the two); and the measurements since it serves, less the one before. The
+replaced, on the same pictures (nothing else differs between the two); and the newest measurements, less the one before. The
 second knows nothing of an evening that fell between, hence the fleet's own change is taken off it and what scenes change by themselves
 is put on its error (`harm`).
 
@@ -20,6 +20,8 @@ from scheduler.fleet.types import CameraReport, Measured
 
 #: A measurement that says it has no error at all would outweigh everything.
 LEAST_ERROR = 1e-3
+#: Measurements since it serves a version that count, the newest: one that was good for a day may turn bad in an hour.
+NEWEST = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ def looks(watched: Watched) -> int:
 def cleared(watched: Watched, starts: tuple[float | None, ...]) -> Watched:
     """With nothing told since: `starts` and what is known now are what later falls are measured from."""
     return replace(
-        watched, starts=starts, start_error=watched.error, after_sum=0.0, after_var=0.0, after_count=0, pair_sum=0.0, pair_var=0.0,
+        watched, starts=starts, start_error=watched.error, after=(), after_count=0, pair_sum=0.0, pair_var=0.0,
         pair_count=0, low_reports=0, low_best=0.0, low_since_utc_s=None, lasting=False,
     )  # fmt: skip
 
@@ -83,7 +85,15 @@ def _by_labels(watched: Watched, measured: tuple[Measured, ...], box: str) -> Wa
     newest = measured[-1]
     if watched.told_by == box and watched.number == newest.number:
         return watched
-    return replace(watched, told_by=box, number=newest.number, last=newest.quality, error=max(newest.error, LEAST_ERROR))
+    watched = replace(watched, told_by=box, number=newest.number, last=newest.quality, error=max(newest.error, LEAST_ERROR))
+    late = watched.step is not None and watched.start is None and watched.answer != "serving"
+    return _begun(watched, watched.step or 0) if late else watched
+
+
+def _begun(watched: Watched, step: int) -> Watched:
+    """Nothing was measured when its step began: what is measured until it serves the version is of before, too."""
+    starts = (*watched.starts[:step], watched.last, *watched.starts[step + 1 :])
+    return replace(watched, starts=starts, start_error=watched.error)
 
 
 def _counted(watched: Watched, one: Measured) -> Watched:
@@ -94,10 +104,8 @@ def _counted(watched: Watched, one: Measured) -> Watched:
             watched, pair_sum=watched.pair_sum + one.gain, pair_var=watched.pair_var + max(one.gain_error, LEAST_ERROR) ** 2,
             pair_count=watched.pair_count + 1,
         )  # fmt: skip
-    return replace(
-        watched, after_sum=watched.after_sum + one.quality, after_var=watched.after_var + max(one.error, LEAST_ERROR) ** 2,
-        after_count=watched.after_count + 1,
-    )  # fmt: skip
+    after = (*watched.after, (one.quality, max(one.error, LEAST_ERROR)))[-NEWEST:]
+    return replace(watched, after=after, after_count=watched.after_count + 1)
 
 
 def _by_report(watched: Watched, quality: float, message: str, rules: RolloutRules, now_utc_s: float) -> Watched:
@@ -105,9 +113,7 @@ def _by_report(watched: Watched, quality: float, message: str, rules: RolloutRul
         return watched if watched.last == quality else replace(watched, last=quality)
     if message == watched.message:
         return watched
-    watched = replace(
-        watched, message=message, last=quality, after_sum=watched.after_sum + quality, after_count=watched.after_count + 1
-    )
+    watched = replace(watched, message=message, last=quality, after_count=watched.after_count + 1)
     start = watched.start
     if start is None or quality >= start - rules.margin:
         return replace(watched, low_reports=0, low_best=0.0, low_since_utc_s=None, lasting=False)
@@ -124,11 +130,11 @@ def _paired(watched: Watched) -> Change | None:
 
 
 def _since(watched: Watched, others: float) -> Change | None:
-    n, start = watched.after_count, watched.start
+    n, start = len(watched.after), watched.start
     if start is None or watched.start_error is None or not n:
         return None
-    error = math.hypot(watched.start_error, math.sqrt(watched.after_var) / n)
-    return Change(mean=watched.after_sum / n - start - others, error=error, wander=1.0)
+    error = math.hypot(watched.start_error, *(error / n for _, error in watched.after))
+    return Change(mean=sum(quality for quality, _ in watched.after) / n - start - others, error=error, wander=1.0)
 
 
 def _told(watched: Watched, others: float) -> Change | None:

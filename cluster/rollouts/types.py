@@ -74,12 +74,14 @@ class Decision:
 @dataclass(frozen=True, kw_only=True)
 class Watched:
     """A camera of a rollout. group: box that watched it when the rollout began; it has the offer with that box, wherever it is by then.
-    step: in which it was offered the version, None not yet; answer: what its box made of it; forgiven: the
-    owner has seen the answer and went on. version: what its box calls the version, '' not known. starts: its quality when each step
-    began, None not measured; last: newest. By labels: error: standard error of `last` (None: by reports), start_error: of what it was
-    when its own step began; told_by, number: the box and its newest measurement that was taken in. after_sum, after_var, after_count:
-    measurements (or reports) since it serves the version, pair_sum, pair_var, pair_count: gains over what it replaced, on the
-    same pictures; sums of values and of squared errors. By reports: message: the newest that was taken in; low_reports, low_best,
+    step: in which it was offered the version, None not yet; answer: what its box made of it; forgiven: the owner has seen the answer
+    and went on. version: what its box calls the version, '' not known. starts: its quality when each step began, None not measured;
+    last: newest.
+
+    By labels: error: standard error of `last` (None: by reports), start_error: of what it was when its own step began; told_by, number:
+    the box and its newest measurement that was taken in; after: (quality, standard error) of the newest measurements since it serves
+    the version, after_count: how many there were (or reports); pair_sum, pair_var, pair_count: gains over what it replaced, on the same
+    pictures: sums of them and of their squared errors. By reports: message: the newest that was taken in; low_reports, low_best,
     low_since_utc_s: how many in a row told a fall, the best of them, since when; lasting: that counts (`cluster.rollouts.evidence`)."""
 
     camera: CameraKey
@@ -95,8 +97,7 @@ class Watched:
     start_error: float | None = None
     told_by: str = ""
     number: int = 0
-    after_sum: float = 0.0
-    after_var: float = 0.0
+    after: tuple[tuple[float, float], ...] = ()
     after_count: int = 0
     pair_sum: float = 0.0
     pair_var: float = 0.0
