@@ -79,8 +79,8 @@ class ExecutorLane:
         self._alive_s = 0.0  # last sign of life
         self._hung = False  # told already, of this piece
         self._queued = False  # wants to start an iteration
+        self._asked = 0  # number of its wish to start one
         self._waits = False  # asleep
-        self._gives_way = False
         self._paced = False  # waited for its share, see `Pacer.wait_s`
         self._holds: int | None = None  # the memory lane it occupies while inside
         self._place: int | None = None  # the memory lane whose accounts `_account` is kept for
@@ -199,12 +199,13 @@ class Executor:
         self._holders: dict[int, ExecutorLane] = {}  # memory lane -> who is inside an iteration in it
         self._queue: dict[str, ExecutorLane] = {}  # those who want to start an iteration
         self._kept: dict[int, tuple[ExecutorLane, float]] = {}  # memory lane -> (who may come back, until when), see GRACE_S
+        self._giving_way: dict[str, ExecutorLane] = {}  # learning that waits for frames in work
         self._frames: dict[str, ExecutorLane] = {}  # cameras' lanes that compute, in the order in which they began
         self._infer_width = infer_width
         self._at_gate: dict[
             str, ExecutorLane
         ] = {}  # frames that could start but for `infer_width`, in the order in which they asked
-        self._opened = 0
+        self._opened = self._asked = 0
         self._faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self._lock = threading.Lock()
 
@@ -384,7 +385,7 @@ class Executor:
 
     def _keep_if_next(self, lane: ExecutorLane, place: int, now_s: float) -> None:
         """Keeps the lane for a moment for the job that has just left it, if it would be its turn again."""
-        lane._queued, self._queue[lane._key] = True, lane
+        self._ask(lane)
         if self._pick(place, now_s) is lane:
             self._kept[place] = (lane, now_s + GRACE_S)
         lane._queued = False
@@ -411,17 +412,24 @@ class Executor:
                 self.clock.wait(lane._turn, None if math.isinf(wait_s) else wait_s)
                 lane._waits = False
         finally:
-            lane._queued = lane._gives_way = False
+            lane._queued = False
             self._queue.pop(lane._key, None)
+            self._giving_way.pop(lane._key, None)
             self._leave_gate(lane)
 
     def _queue_up(self, lane: ExecutorLane) -> None:
         now_s = self.clock.monotonic_s()
-        lane._queued, self._queue[lane._key] = True, lane
+        self._ask(lane)
         lane._is_ready(now_s)
         if now_s - lane._alive_s > RESTED_S:
-            others = [o._account for o in self._queue.values() if o is not lane and o._place == lane._place]
+            place = self._tenants.place(lane._key)
+            asking = self._asking(place) if place is not None else ()
+            others = [o._account for o in asking if o is not lane and o._place == lane._place]
             lane._account = rejoin(others, lane._account)
+
+    def _ask(self, lane: ExecutorLane) -> None:
+        self._asked += 1
+        lane._queued, lane._asked, self._queue[lane._key] = True, self._asked, lane
 
     def _wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
         """Seconds until the lane might have its turn, 0: now, inf: not before something changes (which wakes it)."""
@@ -447,8 +455,11 @@ class Executor:
                 lane._paced = True
                 return share_s
         way_s = self._give_way_s(lane)
-        lane._gives_way = way_s > 0
-        if lane._gives_way or not iteration:
+        if way_s > 0:
+            self._giving_way[lane._key] = lane
+            return way_s
+        self._giving_way.pop(lane._key, None)
+        if not iteration:
             return way_s
         kept_for, until_s = self._kept.get(place, (lane, now_s))
         if kept_for is not lane and until_s - now_s > EPSILON_S:
@@ -528,11 +539,11 @@ class Executor:
         return bool(following)
 
     def _others_wait_for(self, place: int) -> bool:
-        return any(self._tenants.place(other._key) == place for other in self._queue.values())
+        return any(self._tenants.place(other._key) == place for other in self._asking(place))
 
     def _pick(self, place: int, now_s: float, asks: ExecutorLane | None = None) -> ExecutorLane | None:
         """Whose iteration is next in a free lane. asks: one who could run now."""
-        lanes = [lane for lane in self._pool() if self._could_be_next(lane, place)]
+        lanes = [lane for lane in self._pool(place) if self._could_be_next(lane, place)]
         if lanes == [asks]:
             return asks
         self._bring_accounts_forward(lanes, place)
@@ -546,9 +557,15 @@ class Executor:
         picked = self._policy.pick(now_s, jobs).job
         return next((lane for lane in lanes if lane._key == picked), None)
 
-    def _pool(self) -> Iterable[ExecutorLane]:
-        """Policies that run one job only wait for it, also while it does not ask."""
-        return self._lanes.values() if self._policy.name in ONE_ONLY else self._queue.values()
+    def _pool(self, place: int) -> Iterable[ExecutorLane]:
+        """Whose turn in a memory lane it could be. Policies that run one job only wait for it, also while it does not ask."""
+        return self._lanes.values() if self._policy.name in ONE_ONLY else self._asking(place)
+
+    def _asking(self, place: int) -> list[ExecutorLane]:
+        """Who wants to start an iteration in a memory lane, in the order in which they asked. Not found by going through the whole
+        queue: when many frames wait, looking at all of them for each that begins and ends makes more of them wait."""
+        asking = (self._queue.get(key) for key in self._tenants.sharers(place))
+        return sorted((lane for lane in asking if lane is not None), key=lambda lane: lane._asked)
 
     def _could_be_next(self, lane: ExecutorLane, place: int) -> bool:
         return (
@@ -614,9 +631,8 @@ class Executor:
         return woken
 
     def _wake_those_who_give_way(self) -> None:
-        for lane in self._lanes.values():
-            if lane._gives_way:
-                self._notify(lane)
+        for lane in self._giving_way.values():
+            self._notify(lane)
 
     def _wake_all(self) -> None:
         for lane in self._lanes.values():

@@ -17,7 +17,7 @@ Not thread-safe: the executor's lock is held. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from configs.errors import JobError
@@ -86,6 +86,7 @@ class Tenants:
             rules=LaneRules(capacity_mib=capacity_mib, max_lanes=max_lanes, age_limit_s=AGE_LIMIT_S, apart=True, spread=True)
         )
         self._tenants: dict[str, _Tenant] = {}
+        self._shared: tuple[LaneTable, dict[int, tuple[str, ...]]] = (self.table, {})  # see `sharers`
         self._inside: set[str] = set()  # jobs in an iteration in a lane of the table
         self._settled = True  # nothing waits for a lane to slide
         self._stale = False  # the table does not know of iterations that began or ended since it was settled
@@ -175,6 +176,18 @@ class Tenants:
         if lane is None:
             return None
         return lane.id if self._settled or lane.running is not None or self.table.may_start(job) else None
+
+    def sharers(self, lane: int) -> Sequence[str]:
+        """Jobs whose `place` may be `lane` (that of any other is not), looked up once per table: asked twice for each iteration."""
+        if lane == ASIDE:
+            return [job for job in self._tenants if not self._known(job)]
+        table, found = self._shared
+        if table is not self.table:
+            found = {}
+            self._shared = (self.table, found)
+        if lane not in found:
+            found[lane] = self.table.members(lane)
+        return found[lane]
 
     def removed(self, job: str) -> JobError | None:
         return self._tenants[job].removed
