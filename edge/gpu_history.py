@@ -1,6 +1,7 @@
 """The last hour of a box's compute, in memory: what every job was promised and received, its memory, and how the devices were.
 
-One thread asks the backend every `EVERY_S` seconds. What is older than `SPAN_S` goes; whole windows are in the database
+One thread asks the backend every `EVERY_S` seconds. What is older than `SPAN_S` goes, and what is as it was in the look before is kept
+once (memory and device facts hardly change); whole windows are in the database
 (`edge.store.store.Store.shares`).
 """
 
@@ -11,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from configs.errors import redact
 from edge.clock import Clock
@@ -23,7 +25,10 @@ EVERY_S = 10.0
 SPAN_S = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
     """One look. shares: over the time since the look before."""
 
@@ -31,6 +36,17 @@ class Point:
     shares: Mapping[str, ShareReport]
     memory: Mapping[str, JobMemory]
     devices: tuple[DeviceFacts, ...]
+
+
+_NOTHING = Point(at_utc=0.0, shares={}, memory={}, devices=())
+
+
+def _kept_once(before: Mapping[str, T], now: Mapping[str, T]) -> Mapping[str, T]:
+    """`now`, with the very names and values of `before` where they are equal: an hour of them is an hour of references."""
+    if now == before:
+        return before
+    names = {name: name for name in before}
+    return {names.get(name, name): before[name] if before.get(name) == value else value for name, value in now.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +75,12 @@ class GpuHistory:
     def look(self) -> None:
         """One point. What cannot be asked is said once and left out."""
         try:
+            before = self._points[-1] if self._points else _NOTHING
+            devices = self._sources.devices()
             point = Point(
-                at_utc=self._clock.utc_s(), shares=dict(self._sources.report(EVERY_S)), memory=dict(self._sources.memory()),
-                devices=self._sources.devices(),
+                at_utc=self._clock.utc_s(), shares=_kept_once(before.shares, self._sources.report(EVERY_S)),
+                memory=_kept_once(before.memory, self._sources.memory()),
+                devices=before.devices if devices == before.devices else devices,
             )  # fmt: skip
         except Exception as error:  # a device that is gone, say: the next look may do better
             text = redact(f"{type(error).__name__}: {error}")

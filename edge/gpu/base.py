@@ -23,7 +23,7 @@ from scheduler.salus.types import MemoryNeed
 Role = Literal["infer", "learn"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ShareReport:
     """What a job was promised and got over the last `span_s` seconds. backlogged_frac: part of the span in which it wanted to run."""
 
@@ -35,7 +35,7 @@ class ShareReport:
     span_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobMemory:
     """What is known of a job's memory. need: declared or measured, None before either; measured: over its first iterations; lane: the
     memory lane it shares (None: waits for memory, or the backend has no lanes); lane_mib: that lane's size; held_mib: what it holds

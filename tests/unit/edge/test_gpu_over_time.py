@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from edge.status import JobMemoryView
 from edge.store.store import Store
 from edge.web.fake import FakeSource
 from edge.web.services import Services
+from scheduler.salus.types import MemoryNeed
 from scheduler.types import WindowOutcome
 
 
@@ -165,6 +167,56 @@ def test_no_more_than_an_hour_is_kept() -> None:
     for _ in range(round(SPAN_S / EVERY_S) + 5):
         history.look()
     assert len(history.points()) == SPAN_S / EVERY_S
+
+
+class Changing:
+    """Eight jobs whose shares change with every look, and whose memory and devices do not; nothing that is told is told twice."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def report(self, span_s: float) -> Mapping[str, ShareReport]:
+        self.looks += 1
+        return {job: share(job, received_pct=20.0 + self.looks / 7) for job in self.jobs()}
+
+    def memory(self) -> Mapping[str, JobMemory]:
+        need = MemoryNeed(persistent_mib=100.0, ephemeral_mib=20.0)
+        held_mib = 90.0 + self.looks // 3
+        return {
+            job: JobMemory(job=job, need=need, measured=True, lane=1, lane_mib=20.0, held_mib=held_mib) for job in self.jobs()
+        }
+
+    def jobs(self) -> list[str]:
+        return [f"camera-{number}/infer" for number in range(8)]
+
+    def sources(self) -> Sources:
+        return Sources(report=self.report, memory=self.memory, devices=lambda: (gpu(0, 50.0), gpu(1, None)))
+
+
+def test_what_is_as_it_was_is_kept_once() -> None:
+    history = GpuHistory(Changing().sources(), FakeClock())
+    for _ in range(6):
+        history.look()
+    points = history.points()
+    assert len({id(p.devices) for p in points}) == 1
+    assert [p.memory["camera-0/infer"].held_mib for p in points] == [90.0, 90.0, 91.0, 91.0, 91.0, 92.0]
+    assert len({id(p.memory) for p in points}) == 3, "three times it was another"
+    assert len({id(name) for p in points for name in p.shares if name == "camera-3/infer"}) == 1
+    assert len({p.shares["camera-0/infer"].received_pct for p in points}) == 6
+
+
+def test_an_hour_of_eight_cameras_takes_little() -> None:
+    history = GpuHistory(Changing().sources(), FakeClock())
+    history.look()
+    tracemalloc.start()
+    try:
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        for _ in range(100):
+            history.look()
+        a_look_bytes = (tracemalloc.get_traced_memory()[0] - before_bytes) / 100
+    finally:
+        tracemalloc.stop()
+    assert a_look_bytes < 3500, "it was 6,000 and more with a dictionary in every value"
 
 
 def test_it_looks_every_ten_seconds_until_it_is_stopped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ def test_shares_of_a_window_are_kept_in_the_database_and_pruned_with_it(tmp_path
     with Store(tmp_path / "driftbox.db") as store:
         store.add_shares(3, [report])
         store.add_shares(3, [report])
-        store.add_shares(4, [report, ShareReport(**{**report.__dict__, "job": "a/gate/4"})])
+        store.add_shares(4, [report, replace(report, job="a/gate/4")])
         assert store.shares(3) == (report,)
         assert [s.job for s in store.shares(4)] == ["a/gate/4", "a/infer"]
         assert store.shares(9) == ()
