@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scheduler import steps
 from scheduler.belief import quality_of
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.fleet.grants import Division
@@ -13,14 +14,22 @@ from scheduler.types import Snapshot, StreamView
 
 def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, cached: bool, reserved_pct: int = 0) -> Snapshot:
     """cached: the policy wants the models of earlier windows; reserved_pct: what preparation keeps beside the plan."""
+    capacity_pct = config.capacity_pct - _gate_pct(state) - reserved_pct
+    streams = tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live)
     return Snapshot(
-        remaining_s=remaining_s, capacity_pct=config.capacity_pct - _gate_pct(state) - reserved_pct, quantum_pct=config.quantum_pct,
-        min_quality=config.min_quality, estimate=config.estimate, speed=config.speed,
-        streams=tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live),
+        remaining_s=remaining_s, capacity_pct=capacity_pct, quantum_pct=_step_pct(streams, state, config),
+        min_quality=config.min_quality, estimate=config.estimate, speed=config.speed, streams=streams,
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
         gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
         network=config.network, later_s=LATER_WINDOWS * config.window_s,
     )  # fmt: skip
+
+
+def _step_pct(streams: tuple[StreamView, ...], state: BoxState, config: EngineConfig) -> int:
+    """Finer than usual where rounding would waste much; not where shares are placed on devices or divided among customers."""
+    if not config.quantum_auto or config.policy not in steps.EXACT or config.gpus or state.shares_pct:
+        return config.quantum_pct
+    return steps.quantum_pct(streams, capacity_pct=config.capacity_pct, most_pct=config.quantum_pct)
 
 
 def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) -> StreamView:

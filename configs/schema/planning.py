@@ -200,6 +200,11 @@ class SchedulerSection(Section):
         text="What a plan assumes after a retraining ends: its share lies idle (`static`) or is given on (`hand-back`).",
     )
     quantum_pct: int = setting(5, unit="pct", ge=1, le=100, text="Smallest amount of compute that is moved between jobs.")
+    quantum_auto: bool = setting(
+        True,
+        text="Move smaller amounts where rounding what cameras need up to whole quanta would waste a tenth of the device "
+        "(policies `lookahead` and `optimal`, one pool of compute).",
+    )
     min_quality: float = setting(
         0.4, unit="F1", ge=0, le=1, text="Floor: no plan may let a camera's quality fall below it if that can be avoided."
     )
