@@ -194,6 +194,13 @@ def train(
     lr: Annotated[float, typer.Option(min=1e-7, max=1.0, help="Learning rate.")] = 1e-3,
     workers: Annotated[int, typer.Option(min=1, max=1024, help="Of the training; all have their place, or none.")] = 2,
     cpus: Annotated[float, typer.Option(min=0.1, max=256, help="Of each worker.")] = 1.0,
+    share_pct: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Of each worker's box, in what its cameras leave, where the engine knows; default: --cpus cores.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="The controller's: which Ray cluster there is, and its token."),
@@ -218,8 +225,8 @@ def train(
 
     said = _configured(config, lease="", engine="", ray=ray, ray_token_file=ray_token_file, kubeconfig="")
     wanted = Wanted(
-        name=name, arch=arch, customer=customer, boxes=tuple(box or ()), workers=workers, cpus=cpus, gather_s=gather_s,
-        soak_s=60.0 * soak_min, offer=offer, engine=replace(engine_settings(said), engine="ray"),
+        name=name, arch=arch, customer=customer, boxes=tuple(box or ()), workers=workers, cpus=cpus, share_pct=share_pct,
+        gather_s=gather_s, soak_s=60.0 * soak_min, offer=offer, engine=replace(engine_settings(said), engine="ray"),
         config=RetrainConfig(name=name, epochs=epochs, batch=batch, lr=lr),
     )  # fmt: skip
     with _folder(data_dir) as folder:

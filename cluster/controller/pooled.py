@@ -15,8 +15,10 @@ from typing import Any
 
 from cluster.controller.membership import CONTROLLER
 from cluster.controller.serve import FleetFolder
+from cluster.engines.base import Demands, NodeStatus
 from cluster.engines.choose import EngineSettings, open_engine
 from cluster.escher.library import Escher
+from cluster.escher.uses import SHARE, training_gang
 from cluster.riffle.campaign import Campaign, Outcome, run
 from cluster.riffle.gang import held_gang
 from cluster.riffle.merger import Merger
@@ -40,8 +42,9 @@ MIB = 2**20
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """name: of the model and its rollout; arch: what it begins from, and whose cameras are asked; customer, boxes: only theirs are
-    asked, and only the customer's are offered the model; engine, workers, cpus: of the training; gather_s: how long boxes are waited
-    for; soak_s: between the rollout's steps."""
+    asked, and only the customer's are offered the model; engine, workers, cpus: of the training; share_pct: of each worker's box, in
+    what its cameras leave, where the fleet tells its engine what that is (`bundle_of`), None: as many cores as cpus; gather_s: how long
+    boxes are waited for; soak_s: between the rollout's steps."""
 
     name: str
     arch: str
@@ -51,10 +54,26 @@ class Wanted:
     engine: EngineSettings = EngineSettings()
     workers: int = 2
     cpus: float = 1.0
+    share_pct: float | None = None
     partitions: int = 8
     gather_s: float = 600.0
     soak_s: float = 3600.0
     offer: bool = True
+
+
+def bundle_of(nodes: Sequence[NodeStatus], wanted: Wanted) -> Demands:
+    """What a worker asks for. The engine's own CPUs know nothing of cameras, which do not run on it: where the controller carries to the
+    engine what cameras leave of each box (`cluster.controller.on_engine`), a worker asks for a part of that, so it goes to a box
+    with room and its cameras keep theirs; where no node has it (a cluster beside the fleet), for CPUs."""
+    if any(node.alive and SHARE in node.total for node in nodes):
+        share_pct = 100.0 * wanted.cpus if wanted.share_pct is None else wanted.share_pct
+        return training_gang(wanted.name, boxes=1, share_pct=share_pct).bundles[0]
+    if wanted.share_pct is not None:
+        raise EnvironmentLacking(
+            "no node of the engine says what cameras leave of its box", subject=wanted.name,
+            remedy="let the controller carry it there (fleet serve --engine), or ask for --cpus",
+        )  # fmt: skip
+    return training_gang(wanted.name, boxes=1, share_pct=0, cpus=wanted.cpus).bundles[0]
 
 
 class FolderPost:
@@ -169,12 +188,11 @@ def _engine(wanted: Wanted, say: Callable[[str], None]) -> Iterator[Callable[[],
     try:
         nodes = [node for node in engine.nodes() if node.alive]
         say(f"engine {engine.name}: {len(nodes)} nodes, {sum(node.total.get('CPU', 0.0) for node in nodes):g} CPUs")
-        escher = Escher(engine)
+        escher, bundle = Escher(engine), bundle_of(nodes, wanted)
+        say(f"each of {wanted.workers} workers asks for {', '.join(f'{name} {amount:g}' for name, amount in bundle.items())}")
 
         def gang() -> contextlib.AbstractContextManager[Mapping[str, float]]:
-            return held_gang(
-                escher, wanted.name, workers=wanted.workers, bundle={"CPU": wanted.cpus}, now=time.monotonic, wait=time.sleep
-            )
+            return held_gang(escher, wanted.name, workers=wanted.workers, bundle=bundle, now=time.monotonic, wait=time.sleep)
 
         yield gang
     finally:

@@ -1,6 +1,7 @@
-"""ESCHER on a real Ray cluster of four local nodes: from a resource to its task, a thousand resources, gangs of 32 under contention.
+"""ESCHER on a real Ray cluster of four local nodes: from a resource to its task, a thousand resources, gangs of 32 under contention; and
+a controller's placement carried to an engine of a thousand nodes.
 
-Run: python tests/benchmarks/bench_escher.py [GANGS ON RAY] [TRIES ON THE LOCAL ENGINE]
+Run: python tests/benchmarks/bench_escher.py [GANGS ON RAY, 0: NO RAY] [TRIES ON THE LOCAL ENGINE]
 
 All of it goes through the product's own engine and library. What is measured stands beside what else the machine was doing: the load is
 printed, because every figure here waits for processes of Ray to be given the processor.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from cluster.controller.on_engine import EVERY_S, Carrier
 from cluster.engines.base import Engine, Task, Work
 from cluster.engines.local import LocalEngine
 from cluster.engines.ray_engine import RayEngine
@@ -24,6 +26,9 @@ from cluster.escher.library import Escher
 from cluster.escher.names import named
 from cluster.escher.policies.gang import Gang, Pace
 from cluster.escher.policies.gang_desk import GangDesk
+from cluster.placement.sight import Patience
+from cluster.types import CameraLease, Grant
+from tests.support.fleets import fleet_of
 
 NODES, CPUS, MEMBERS = 4, 8, 32
 LOOK_S = 0.001
@@ -219,10 +224,60 @@ def gangs_on_local(tries: int) -> None:
     )
 
 
+# --- placement on an engine -------------------------------------------------------------------------------------------
+
+
+def placement_carried(boxes: int = 1000, cameras: int = 4) -> None:
+    """The controller's own carrier over the local engine, which costs less than Ray's calls: CPU time of a look, all in this thread."""
+    state = fleet_of(boxes, cameras=cameras)
+    grants = {"city": Grant(customer="city", share_pct=50.0 * boxes, by_box=dict.fromkeys(state.boxes, 50.0))}
+    held = [replace(state, grants=grants)]
+    engine = LocalEngine({box: {"CPU": 4.0} for box in state.boxes}, threads=False)
+    carrier = Carrier(
+        engine,
+        "here",
+        state=lambda: held[0],
+        holds=lambda: True,
+        patience=Patience(),
+        monotonic_s=time.monotonic,
+        utc_s=lambda: 110.0,
+    )
+
+    def look() -> float:
+        began_s = time.thread_time()
+        carrier.step()
+        assert carrier.status().problem == "", carrier.status().problem
+        return time.thread_time() - began_s
+
+    def moves(number: int) -> None:
+        """A camera is watched by another box from now on."""
+        box, other = f"b{number:03}", f"b{number + 1:03}"
+        camera = state.boxes[box].cameras[0].camera
+        lease = CameraLease(camera=camera, box=other, term=2, since_utc_s=0.0)
+        held[0] = replace(held[0], leases={**held[0].leases, camera: lease})
+
+    first_s, still_s = look(), [look() for _ in range(5)]
+    moved_s = []
+    for number in range(5):
+        moves(number)
+        moved_s.append(look())
+    many = sum(len(node.total) - 1 for node in engine.nodes())
+    assert many >= boxes * (cameras + 1), f"{many} amounts for {boxes} boxes"
+    per_look_s = max(statistics.median(still_s), statistics.median(moved_s))
+    row(
+        f"placement carried to an engine of {boxes:,} nodes, {boxes * cameras:,} cameras, {many:,} amounts on nodes, local engine",
+        f"CPU time of the first look {first_s:.2f} s; nothing changed: {spread(still_s)} s; one camera moved: {spread(moved_s)} s",
+        "-", f"<= {EVERY_S / 2:g} s a look: half of a core at one look every {EVERY_S:g} s", per_look_s <= EVERY_S / 2,
+    )  # fmt: skip
+
+
 def main() -> None:
     gangs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     tries = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
     gangs_on_local(tries)
+    placement_carried()
+    if gangs == 0:
+        return
     cluster, engine = RayNodes(), None
     try:
         for number in range(NODES):

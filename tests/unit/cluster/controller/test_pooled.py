@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller.pooled import FolderPost, Wanted, _member, asked, offered_to
+from cluster.controller.pooled import FolderPost, Wanted, _member, asked, bundle_of, offered_to
 from cluster.controller.serve import FleetFolder
+from cluster.engines.local import LocalEngine
+from cluster.escher.library import Escher
+from cluster.escher.uses import SHARE
+from cluster.riffle.gang import held_gang
 from configs.errors import EnvironmentLacking, UsageError
 from edge.clock import SystemClock
 from scheduler.fleet.types import CameraKey, CameraReport
@@ -86,3 +90,43 @@ def test_parcels_lie_in_the_controllers_folder(tmp_path: Path) -> None:
         assert _member(folder).box == "fleet"
     finally:
         folder.close()
+
+
+# --- what a worker asks for -------------------------------------------------------------------------------------------
+
+
+def test_workers_ask_for_what_cameras_leave_where_the_engine_knows_it() -> None:
+    """CPUs of the engine know nothing of cameras: all nodes have as many, and only one has room."""
+    engine = LocalEngine({"full": {"CPU": 8}, "free": {"CPU": 8}}, threads=False)
+    engine.set_resource(SHARE, 40, "full")
+    engine.set_resource(SHARE, 320, "free")
+    bundle = bundle_of(engine.nodes(), wanted(cpus=1.5))
+    assert dict(bundle) == {SHARE: 150}
+    now = iter(range(10_000))
+    with held_gang(
+        Escher(engine), "night", workers=2, bundle=bundle, now=lambda: 0.1 * next(now), wait=lambda _: None
+    ) as demands:
+        left = {node.id: node.free[SHARE] for node in engine.nodes()}
+        assert left == {"full": 40, "free": 20}, "both places are where there is room, and cameras keep theirs"
+        assert len(demands) == 1
+    assert {node.id: node.free[SHARE] for node in engine.nodes()} == {"full": 40, "free": 320}
+
+
+def test_a_gang_that_cameras_leave_no_room_for_is_not_begun() -> None:
+    engine = LocalEngine({"a": {"CPU": 8}, "b": {"CPU": 8}}, threads=False)
+    for node in ("a", "b"):
+        engine.set_resource(SHARE, 60, node)
+    now = iter(range(100_000))
+    bundle = bundle_of(engine.nodes(), wanted(share_pct=70))
+    gang = held_gang(
+        Escher(engine), "night", workers=2, bundle=bundle, now=lambda: 0.1 * next(now), wait=lambda _: None, patience_s=20
+    )
+    with pytest.raises(EnvironmentLacking, match="could not be had together"), gang:
+        pytest.fail("there is no room")
+
+
+def test_a_cluster_beside_the_fleet_is_asked_for_cpus() -> None:
+    engine = LocalEngine({"a": {"CPU": 8}})
+    assert dict(bundle_of(engine.nodes(), wanted(cpus=2))) == {"CPU": 2}
+    with pytest.raises(EnvironmentLacking, match="no node of the engine says"):
+        bundle_of(engine.nodes(), wanted(share_pct=50))
