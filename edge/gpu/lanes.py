@@ -17,12 +17,12 @@ What it cannot do, and what to do about it:
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from configs.machine import usable_cores as usable_cores
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import DeviceFacts, Role
 from edge.gpu.device import Seat
@@ -34,13 +34,6 @@ from scheduler.salus.types import MemoryNeed
 #: Most memory lanes under the policy `plan`. Iterations in different lanes run at the same time, and the operating system shares the
 #: cores; a cap keeps many small lanes from taking the memory that later jobs need for good (card, example T3).
 MAX_LANES = 32
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class CpuSeat:
