@@ -12,16 +12,21 @@ import pytest
 
 from configs.errors import UsageError
 from configs.load import parse_config
+from edge.clock import SystemClock
 from edge.fleet.camera_state import CameraState
 from edge.fleet.handoff_box import Labels, RunningCameras
+from edge.fleet.labels import came_as
 from edge.fleet.labels_leave import request_of
 from edge.fleet.parcels import CameraParcel, packed, unpacked
 from edge.fleet.samples import Giving
 from edge.objects.carried import ObjectsState
 from edge.queries.carried import QueryStates
+from edge.shelf import Shelf
+from edge.store.folder import DataFolder
 from edge.store.store import Store
+from models.tinydet import TinyDetector
 from scheduler.fleet.types import CameraKey
-from scheduler.types import Detections, Frame, ModelVersion
+from scheduler.types import Detections, Frame, ModelVersion, RetrainConfig, Signature, Traits
 from streams.samples import SampleStore
 
 KEY = CameraKey(home="a", camera="gate")
@@ -132,6 +137,40 @@ def test_who_stands_by_gets_no_labels_and_knows_why(tmp_path: Path) -> None:
     assert source.follows.asked == []
     target.cameras.bring_in("gate", parcel, "a")
     assert "stay on box a (they were not sent ahead): 1 pictures" in target.said[0]
+
+
+def test_who_takes_over_has_the_model_its_quality_and_what_its_window_looked_like(tmp_path: Path) -> None:
+    """What the standby's parcel brings, and what it cannot: docs/decisions/0092."""
+    signature, traits = Signature(values=(0.1, 0.7)), Traits(daypart="night", objects_per_frame=2.5)
+    boxes = {}
+    for name in ("a", "b"):
+        folder = DataFolder(tmp_path / name)
+        store = Store(folder.db_path)
+        parts = SimpleNamespace(clock=SystemClock(), engine=SimpleNamespace(state=SimpleNamespace(streams={})))
+        runtime: Any = SimpleNamespace(watched={}, parts=parts, note_from_anywhere=lambda note: None)
+        kept: Any = SimpleNamespace(entry=ENTRY, changed_by="file", source="file")
+        cameras = SimpleNamespace(cameras=[kept], find=lambda id, kept=kept: kept)
+        control: Any = SimpleNamespace(cameras=lambda cameras=cameras: cameras, give_back=lambda camera: None)
+        boxes[name] = (RunningCameras(runtime, control, folder, store), Shelf(folder, store, SystemClock()), folder, store)
+    owner, shelf, _, _ = boxes["a"]
+    shelf.ensure("gate", "tinydet-edge", lambda arch: TinyDetector(arch, seed=1))
+    learned = shelf.keep_candidate(
+        "gate", parent="gate-000001", detector=TinyDetector("tinydet-edge", seed=2), config=RetrainConfig(name="head"), window=7,
+        traits=traits, signature=signature,
+    )  # fmt: skip
+    shelf.admit("gate", learned.id, 0.83)
+    parcel = unpacked(packed(owner.pack("gate", KEY, "b.a.gate.1.gate-000002_29000000")), KEY)
+
+    standby, _, _, store = boxes["b"]
+    standby.bring_in("gate", parcel, "a")
+    serving = store.serving("gate")["gate"]
+    assert (serving.quality, came_as(store, serving.id)) == (0.83, learned.id)
+    about = store.model(serving.id).config
+    assert (about["signature"], about["traits"]["daypart"]) == ([0.1, 0.7], "night")
+    assert about["window"] is None, "windows are a box's own: that one is not here"
+    for *_, folder, store in boxes.values():
+        store.close()
+        folder.close()
 
 
 def test_a_camera_is_closed_after_its_labels_know_of_it(tmp_path: Path) -> None:
