@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from configs.errors import DriftboxError, StorageError
 from configs.units import CAMERA_ID
-from edge.labels import MAX_PAGE, LabelPage, LabelQuery, LabelsIn, LabelStore, LabelView, SampleName
+from edge.labels import MAX_PAGE, LabelPage, LabelQuery, LabelsIn, LabelStatistics, LabelStore, LabelView, SampleName
 from edge.web.who import who_of
 
 Camera = Annotated[str, Path(pattern=CAMERA_ID.pattern, description="Camera id.")]
@@ -66,6 +66,15 @@ def label_routes(store: LabelStore) -> APIRouter:
             after=after,
         )  # fmt: skip
         return store.list(query)
+
+    @routes.get("/statistics")
+    def statistics(
+        request: Request,
+        camera: Annotated[str | None, Query(pattern=CAMERA_ID.pattern, description="Only this camera's.")] = None,
+    ) -> LabelStatistics:
+        """By camera and class: labels of the large model and of people, what is unsure, what was taken out, and how often people found
+        the large model wrong. Over the newest 4,000 pictures."""
+        return store.statistics(LabelQuery(camera=camera, cameras=who_of(request).cameras))
 
     @routes.get("/{camera}/{window}/{seq}", responses=_NOT_FOUND)
     def get_labels(camera: Camera, window: Window, seq: Seq, response: Response) -> LabelView:

@@ -151,6 +151,42 @@ class LabelStats(_View):
     golden_errors: GoldenErrors = Field(default_factory=GoldenErrors)
 
 
+class ClassLabels(_View):
+    """Boxes of one class on a camera's pictures."""
+
+    class_name: str = Field(serialization_alias="class", validation_alias=AliasChoices("class", "class_name"))
+    golden: int = Field(default=0, description="Labels in force that are the large model's.")
+    corrected: int = Field(default=0, description="Labels of people.")
+    unsure: int = Field(default=0, description="What the large model was not sure of: no labels.")
+    ignored: int = Field(default=0, description="The large model's, in pictures that people took out.")
+    golden_errors: GoldenErrors = Field(
+        default_factory=GoldenErrors, description="Over pictures with this class in either's labels."
+    )
+
+
+class CameraLabels(_View):
+    """A camera's sampled pictures, and its labels by class."""
+
+    camera: str
+    pictures: int = 0
+    golden: int = Field(default=0, description="Pictures with the large model's labels.")
+    corrected: int = Field(default=0, description="Pictures with a person's labels.")
+    ignored: int = Field(default=0, description="Pictures that a person took out.")
+    left_out: int = Field(default=0, description="Pictures of which too much is unsure.")
+    unlabelled: int = 0
+    damaged: int = Field(default=0, description="Pictures whose label file cannot be read.")
+    golden_errors: GoldenErrors = Field(default_factory=GoldenErrors)
+    classes: tuple[ClassLabels, ...] = ()
+
+
+class LabelStatistics(_View):
+    """Over the newest pictures. complete: those were all; else older ones are left out."""
+
+    cameras: tuple[CameraLabels, ...] = ()
+    pictures: int = 0
+    complete: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelQuery:
     """Which samples to list. cameras: of these, None: of all. by: who made the labels; unsure: only with unsure boxes (True) or only
@@ -172,6 +208,9 @@ class LabelStore(Protocol):
 
     def list(self, query: LabelQuery) -> LabelPage: ...
 
+    def statistics(self, query: LabelQuery) -> LabelStatistics:
+        """Of the query's `camera`, `cameras` and `window`; the newest pictures, in bounded time."""
+
     def get(self, name: SampleName) -> LabelView: ...
 
     def put(self, name: SampleName, labels: LabelsIn, *, etag: str | None = None) -> LabelView:
@@ -182,6 +221,11 @@ class LabelStore(Protocol):
 
     def picture(self, name: SampleName, *, drawn: bool) -> bytes:
         """JPEG; drawn: with its boxes."""
+
+
+def class_name_of(class_id: int) -> str:
+    """As people and label files call it."""
+    return CLASS_NAMES[class_id] if class_id < len(CLASS_NAMES) else f"class {class_id}"
 
 
 def not_found(name: SampleName | str) -> UsageError:

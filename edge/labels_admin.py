@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +24,22 @@ from edge.labels import (
     NOTHING_NAME,
     BoxIn,
     BoxView,
-    GoldenErrors,
     LabelPage,
     LabelQuery,
     LabelRow,
     LabelsIn,
+    LabelStatistics,
     LabelStats,
     LabelView,
     SampleName,
     State,
     changed,
+    class_name_of,
     not_found,
 )
 from edge.labels_picture import drawn_jpeg
-from models.evaluate import MatchCounts, match_counts
+from edge.labels_statistics import Seen, compared, errors_of, part_of, statistics_of
+from models.evaluate import MatchCounts
 from scheduler.types import Detections
 from streams.label_file import SampleLabels, encode
 from streams.samples import SampleRef, SampleStore
@@ -47,8 +50,6 @@ SCAN_MAX = 4000
 SLACK_PX = 2.0
 #: A side below this is a slip of the hand.
 MIN_SIDE_PX = 2.0
-#: Golden and person mean the same object from this overlap on.
-SAME_IOU = 0.5
 #: Part of a window's frames that is held out, where no configuration says it: the default of `window.holdout_frac`.
 HOLDOUT_FRAC = 0.4
 
@@ -90,6 +91,15 @@ class FolderLabels:
             if _wanted(found, query):
                 rows.append(row_of(found))
         return LabelPage(labels=tuple(rows), damaged=damaged)
+
+    def statistics(self, query: LabelQuery) -> LabelStatistics:
+        refs = list(islice(self._refs(_asked(query, self.store.streams), query.window, None), SCAN_MAX + 1))
+        cameras = statistics_of(self._seen(self.read(ref)) for ref in refs[:SCAN_MAX])
+        return LabelStatistics(cameras=cameras, pictures=min(SCAN_MAX, len(refs)), complete=len(refs) <= SCAN_MAX)
+
+    @staticmethod
+    def _seen(found: Found) -> Seen:
+        return Seen(camera=found.ref.stream, state=state_of(found), labels=found.labels)
 
     def found(self, query: LabelQuery) -> Iterator[Found]:
         """All samples that a query asks for, without pages."""
@@ -221,17 +231,13 @@ def state_of(found: Found) -> State:
 def boxes_of(found: Detections) -> tuple[BoxView, ...]:
     rows = zip(found.xyxy.tolist(), found.score.tolist(), found.class_id.tolist(), strict=True)
     return tuple(
-        BoxView(class_name=_class_name(k), xyxy=tuple(round(v, 2) for v in xyxy), score=round(score, 4))
+        BoxView(class_name=class_name_of(k), xyxy=tuple(round(v, 2) for v in xyxy), score=round(score, 4))
         for xyxy, score, k in rows
     )
 
 
-def _class_name(class_id: int) -> str:
-    return CLASS_NAMES[class_id] if class_id < len(CLASS_NAMES) else f"class {class_id}"
-
-
 def counts_of(found: Detections) -> dict[str, int]:
-    return dict(Counter(_class_name(k) for k in sorted(found.class_id.tolist())))
+    return dict(Counter(class_name_of(k) for k in sorted(found.class_id.tolist())))
 
 
 def etag_of(labels: SampleLabels | None) -> str:
@@ -328,23 +334,16 @@ def stats_of(found: Iterator[Found]) -> LabelStats:
             counts["with_unsure"] += len(labels.unsure) > 0
         if labels.said is not None and labels.said.gpu_s is not None:
             cost_gpu_s, costed = cost_gpu_s + labels.said.gpu_s, costed + 1
-        if state == "person" and labels.said is not None:
-            errors += match_counts(labels.said.detections, labels.detections, iou_min=SAME_IOU, score_min=0.0)
-            checked += 1
+        matches = compared(labels) if state == "person" else None
+        if matches is not None:
+            errors, checked = errors + matches, checked + 1
     by_person = counts["person"] + counts["ignored"]
     labelled = counts["golden"] + counts["unsure"] + by_person
     return LabelStats(
         samples=counts["samples"], labelled=labelled, by_person=by_person, ignored=counts["ignored"], left_out=counts["unsure"],
         with_unsure=counts["with_unsure"], damaged=counts["damaged"],
         counts={name: classes[name] for name in CLASS_NAMES if classes[name]},
-        corrected_frac=_part(by_person, labelled), golden_samples=costed, golden_gpu_s=round(cost_gpu_s, 3),
+        corrected_frac=part_of(by_person, labelled), golden_samples=costed, golden_gpu_s=round(cost_gpu_s, 3),
         golden_gpu_s_per_sample=round(cost_gpu_s / costed, 4) if costed else None,
-        golden_errors=GoldenErrors(
-            samples=checked, right=errors.tp, wrong=errors.fp, missed=errors.fn,
-            wrong_frac=_part(errors.fp, errors.tp + errors.fp), missed_frac=_part(errors.fn, errors.tp + errors.fn),
-        ),
+        golden_errors=errors_of(errors, checked),
     )  # fmt: skip
-
-
-def _part(part: int, whole: int) -> float | None:
-    return round(part / whole, 4) if whole else None

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge.labels import BoxView, LabelPage, LabelQuery, LabelRow, LabelsIn, LabelView, SampleName, changed, not_found
+from edge.labels import (
+    CLASS_NAMES,
+    BoxIn,
+    BoxView,
+    LabelPage,
+    LabelQuery,
+    LabelRow,
+    LabelsIn,
+    LabelStatistics,
+    LabelView,
+    SampleName,
+    changed,
+    not_found,
+)
 from edge.labels_picture import drawn_jpeg
+from edge.labels_statistics import Seen, statistics_of
+from scheduler.types import Detections
+from streams.label_file import GoldenAnswer, with_golden, with_ignored, with_person
 
 WIDTH_PX, HEIGHT_PX = 160, 120
 CAR = BoxView(class_name="car", xyxy=(10.0, 20.0, 60.0, 50.0), score=0.9)
@@ -29,6 +45,23 @@ class FakeLabels:
         rows = [r for r in rows if query.unsure in (None, r.unsure > 0)]
         page = tuple(rows[: query.limit])
         return LabelPage(labels=page, next=page[-1].sample if len(rows) > query.limit else None)
+
+    def statistics(self, query: LabelQuery) -> LabelStatistics:
+        names = [
+            n
+            for n in self.versions
+            if query.camera in (None, n.camera) and (query.cameras is None or n.camera in query.cameras)
+        ]
+        return LabelStatistics(cameras=statistics_of(map(self._seen, names)), pictures=len(names))
+
+    def _seen(self, name: SampleName) -> Seen:
+        said = GoldenAnswer(detections=_found(CAR), golden="fake-golden", stored_utc=0.0, unsure=_found(DOUBT))
+        labels, person = with_golden(None, said, "train"), self._people.get(name)
+        if person is not None and person.ignored:
+            labels = with_ignored(labels, "train", at_utc=0.0)
+        elif person is not None:
+            labels = with_person(labels, _found(*person.boxes), "train", at_utc=0.0)
+        return Seen(camera=name.camera, state=self._row(name).state, labels=labels)
 
     def get(self, name: SampleName) -> LabelView:
         row = self._row(name)
@@ -72,3 +105,10 @@ class FakeLabels:
             state="golden" if person is None else "ignored" if person.ignored else "person",
             counts={"car": 1} if person is None else {b.class_name: 1 for b in person.boxes}, stored_utc=0.0,
         )  # fmt: skip
+
+
+def _found(*boxes: BoxIn | BoxView) -> Detections:
+    return Detections(
+        xyxy=np.array([box.xyxy for box in boxes], np.float32).reshape(-1, 4), score=np.ones(len(boxes), np.float32),
+        class_id=np.array([CLASS_NAMES.index(box.class_name) for box in boxes], np.int64),
+    )  # fmt: skip

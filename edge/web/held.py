@@ -54,6 +54,7 @@ ALLOWED: dict[tuple[str, str], Way] = {
     ("GET", f"{_API}/events/{{id}}/thumbnail.jpg"): Way.ITSELF,
     ("GET", f"{_API}/events/{{id}}/clip.mp4"): Way.ITSELF,
     ("GET", f"{_API}/labels"): Way.ITSELF,
+    ("GET", f"{_API}/labels/statistics"): Way.ITSELF,
     ("GET", f"{_API}/labels/{{camera}}/{{window}}/{{seq}}"): Way.NAMED,
     ("PUT", f"{_API}/labels/{{camera}}/{{window}}/{{seq}}"): Way.NAMED,
     ("DELETE", f"{_API}/labels/{{camera}}/{{window}}/{{seq}}"): Way.NAMED,

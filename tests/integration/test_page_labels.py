@@ -68,6 +68,21 @@ def test_by_keys_alone(visit: Visit, box: Served) -> None:
     expect(page.locator(".review .golden, .review .person")).to_have_count(0)
 
 
+def test_statistics_say_what_the_corrections_say_of_the_large_model(visit: Visit, box: Served) -> None:
+    page = visit.page
+    line(visit, str(FIRST))
+    box.fakes.labels.put(FIRST, LabelsIn(boxes=(BoxIn(class_name="bus", xyxy=(10, 20, 60, 50)),)))
+    page.get_by_text("Statistics of the labels").click()
+    by_class = page.get_by_role("table", name="Labels by camera and class")
+    expect(by_class.get_by_role("row", name="gate car")).to_contain_text(
+        "1 of 1 wrong, 0 of 0 missed (1 picture)", use_inner_text=True
+    )
+    expect(by_class.get_by_role("row", name="gate bus")).to_contain_text("1 of 1 missed", use_inner_text=True)
+    expect(by_class.get_by_role("row", name="gate person")).to_contain_text("nobody has looked", use_inner_text=True)
+    visit.is_accessible()
+    visit.save("labels-statistics.png")
+
+
 def test_keys_do_nothing_outside_of_the_picture(visit: Visit, box: Served) -> None:
     page = visit.page
     page.get_by_label("Camera", exact=True).focus()

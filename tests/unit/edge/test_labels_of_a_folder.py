@@ -258,6 +258,54 @@ def test_stats_count_costs_corrections_and_the_golden_models_errors(labels: Fold
     assert sum(stats.counts.values()) == 15 * 6, "an ignored sample's objects do not count"
 
 
+def test_statistics_are_by_camera_and_class_and_add_up_to_the_stats(labels: FolderLabels) -> None:
+    view = labels.get(FIRST)
+    other = "bus" if view.boxes[0].class_name != "bus" else "car"
+    turned = BoxIn(class_name=other, xyxy=view.boxes[0].xyxy)
+    labels.put(FIRST, LabelsIn(boxes=(turned, *(BoxIn(class_name=b.class_name, xyxy=b.xyxy) for b in view.boxes[1:]))))
+    labels.put(SampleName(camera="gate", window=0, seq=2), LabelsIn(ignored=True))
+    found = labels.statistics(LabelQuery())
+    assert (found.pictures, found.complete) == (20, True)
+    one = {camera.camera: camera for camera in found.cameras}[FIRST.camera]
+    errors = one.golden_errors
+    assert (errors.samples, errors.right, errors.wrong, errors.missed) == (1, 5, 1, 1), "another class is wrong and missed"
+    by_class = {counts.class_name: counts for counts in one.classes}
+    lost, came = by_class[view.boxes[0].class_name].golden_errors, by_class[other].golden_errors
+    assert lost.wrong == 1
+    assert came.missed == 1
+    for name in ("right", "wrong", "missed"):
+        assert sum(getattr(counts.golden_errors, name) for counts in one.classes) == getattr(errors, name)
+    stats = labels.stats()
+    cameras = found.cameras
+    assert sum(c.golden for camera in cameras for c in camera.classes) == sum(stats.counts.values()) - 6
+    assert sum(c.corrected for camera in cameras for c in camera.classes) == 6
+    assert sum(c.ignored for camera in cameras for c in camera.classes) == 6, "what the golden model had said of it"
+    assert sum(c.unsure for camera in cameras for c in camera.classes) == stats.with_unsure == 4
+    assert [sum(getattr(camera, name) for camera in cameras) for name in ("golden", "corrected", "ignored", "unlabelled")] == [
+        14,
+        1,
+        1,
+        4,
+    ]
+    assert sum(camera.pictures for camera in cameras) == stats.samples
+
+
+def test_statistics_are_of_the_newest_pictures_and_of_cameras_asked_for(
+    labels: FolderLabels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = [camera.camera for camera in labels.statistics(LabelQuery()).cameras]
+    assert len(every) == 2
+    assert [one.camera for one in labels.statistics(LabelQuery(camera=every[0])).cameras] == every[:1]
+    assert [one.camera for one in labels.statistics(LabelQuery(cameras=frozenset(every[1:]))).cameras] == every[1:]
+    assert labels.statistics(LabelQuery(camera=every[0], cameras=frozenset(every[1:]))).pictures == 0
+    monkeypatch.setattr("edge.labels_admin.SCAN_MAX", 12)
+    few = labels.statistics(LabelQuery())
+    assert (few.pictures, few.complete) == (12, False)
+    newest = labels.statistics(LabelQuery(window=1))
+    assert newest.pictures == 10
+    assert all(one.pictures >= 5 for one in few.cameras), "the newest window of both is in it"
+
+
 def test_a_folder_in_which_no_box_ran_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no box has run"):
         FolderLabels(tmp_path / "nowhere")

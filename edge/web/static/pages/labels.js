@@ -1,7 +1,7 @@
 // Labels: a person looks at what the large model has labelled, the unsure pictures first: accept, correct, add, ignore, take back.
 // Keys work while the picture has the focus (they would be in the way of screen readers elsewhere); everything is also a button or a field.
 
-import { act, announce, api, asked, make, Refused, setText } from "../ui.js";
+import { act, announce, api, asked, make, Refused, setText, table } from "../ui.js";
 import { boxShape, mayOperate, overlay } from "../learning/parts.js";
 import { draggedInto, inside } from "../learning/drawing.js";
 
@@ -50,7 +50,8 @@ class Reviewer {
       make("p", { class: "hint" }, "The large model labels a sample of every window, and the cameras' own models learn from these labels. A person's labels are always used before the large model's: ",
         "one corrected picture is worth many. What the large model was not sure of is dashed, and is no label until a person accepts it."),
       make("div", { class: "toolbar" }, make("label", {}, "Camera ", this.cameras), make("label", {}, "Show ", this.orders)),
-      this.line, this.stage, this.tools, this.list, this.operator ? keysHelp() : make("p", { class: "hint" }, "You may look; correcting needs the role operator.")));
+      this.line, this.stage, this.tools, this.list, this.operator ? keysHelp() : make("p", { class: "hint" }, "You may look; correcting needs the role operator.")),
+      statisticsOf(() => this.camera));
     if (this.operator) draggedInto(this.stage, () => this.view, (xyxy) => this.addBox(xyxy));
     const stop = this.status((status) => this.drawCameras(status.cameras.map((c) => c.id)));
     this.begin();
@@ -271,6 +272,38 @@ function boxFields(reviewer, box, n, fixed) {
 function unsureFields(reviewer, box, n, fixed) {
   return make("fieldset", { class: "unsure" }, make("legend", {}, `Unsure: ${box.class}`), make("p", { class: "hint" }, `The large model's score is ${box.score.toFixed(2)} (0 to 1): no label as it is.`),
     fixed ? null : make("button", { type: "button", class: "small", onclick: () => reviewer.acceptUnsure(n) }, `It is a ${box.class}`));
+}
+
+// Counts by camera and class, asked for when somebody opens them: the box reads thousands of files for it.
+function statisticsOf(camera) {
+  const place = make("div", { role: "status" });
+  const load = async () => {
+    place.replaceChildren(make("p", { class: "hint" }, "counting …"));
+    try {
+      place.replaceChildren(...countsOf(await api.get(`labels/statistics${camera() ? `?camera=${encodeURIComponent(camera())}` : ""}`)));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      place.replaceChildren(make("p", { class: "error" }, error.message));
+    }
+  };
+  return make("section", {}, make("details", { ontoggle: (event) => { if (event.target.open) load(); } }, make("summary", {}, "Statistics of the labels"), place));
+}
+
+function countsOf(view) {
+  if (!view.cameras.length) return [make("p", {}, "There are no pictures yet.")];
+  const told = view.complete ? "All pictures that the box has." : `The newest ${view.pictures} pictures; older ones are left out.`;
+  const pictures = view.cameras.map((one) => [one.camera, one.pictures, one.golden, one.corrected, one.left_out, one.ignored, errorsOf(one.golden_errors)]);
+  const classes = view.cameras.flatMap((one) => one.classes.map((kind) => [one.camera, kind.class, kind.golden, kind.corrected, kind.unsure, kind.ignored,
+    errorsOf(kind.golden_errors)]));
+  return [make("p", { class: "hint" }, told, " Wrong: boxes of the large model that a person removed, moved or gave another class; missed: objects that a person added. ",
+    "People look at unsure pictures first, so these are worse than the large model is over all."),
+    table("Pictures by camera", ["camera", "pictures", "large model's", "people's", "too unsure", "taken out", "large model where people looked"], pictures),
+    table("Labels by camera and class", ["camera", "class", "large model's", "people's", "unsure", "taken out", "large model where people looked"], classes)];
+}
+
+function errorsOf({ samples, right, wrong, missed }) {
+  if (!samples) return "nobody has looked";
+  return `${wrong} of ${right + wrong} wrong, ${missed} of ${right + missed} missed (${samples} ${samples === 1 ? "picture" : "pictures"})`;
 }
 
 const keysHelp = () => make("details", {}, make("summary", {}, "Keys, while the picture has the focus"), make("dl", {}, ...[
