@@ -17,9 +17,8 @@ from tests.support.moving import MovingCamera, put_classifier_in_the_zoo
 
 pytestmark = pytest.mark.slow
 
-QUICK = RetrainConfig(name="quick", epochs=6, batch=4, lr=0.1)
 SETTINGS = replace(
-    CONFIG, window_s=4.0, first_window_s=2.5, retrain=(QUICK, replace(QUICK, name="head", layers_frac=0.5)), profile_lend=True
+    CONFIG, window_s=4.0, first_window_s=2.5, retrain=(RetrainConfig(name="quick", epochs=6, batch=4, lr=0.1),)
 )  # fmt: skip
 
 
@@ -38,12 +37,7 @@ def test_both_tasks_label_profile_retrain_and_are_judged_in_one_box(box: LiveBox
             assert labelled.train > 0
             assert labelled.holdout > 0
             assert labelled.quality is not None
-            profiled = box.wait_for(ev.ProfileDone, stream)
-            lends = stream == "street"
-            assert (profiled.lend, {t.config.name for t in profiled.trials}) == (
-                lends,
-                {"head"} if lends else {"quick", "head"},
-            )
+            box.wait_for(ev.ProfileDone, stream)
             box.wait_for(ev.RetrainDone, stream)
             box.wait_for(ev.GateDone, stream)
             done = box.wait_for(ev.SwapDone, stream)

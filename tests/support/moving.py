@@ -15,13 +15,11 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-import torch
 
 from configs.units import NOTHING
 from models import zoo
 from models.detector import Detector, DetectorSpec, YieldPoint
 from models.fake import FakeDetector
-from models.kept_features import KeptFeatures
 from models.zoo import EDGE, ZOO, ZooEntry
 from scheduler.types import Detections, Frame
 from streams.motion import Motion
@@ -158,13 +156,6 @@ class ColourClassifier(FakeDetector):
             xyxy=np.array([[0, 0, width, height]], np.float32), score=np.array([0.9], np.float32),
             class_id=np.array([right if luck < self.skill else wrong], np.int64),
         )  # fmt: skip
-
-    def trainable_layers(self) -> list[torch.nn.Module]:
-        return [torch.nn.Identity(), *super().trainable_layers()]
-
-    def keeping(self, kept: KeptFeatures) -> Detector:
-        """As classifiers have it: trials of the head alone cost next to nothing, as far as anybody can see."""
-        return self
 
     def clone(self) -> Detector:
         twin = ColourClassifier()
