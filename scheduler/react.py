@@ -35,14 +35,15 @@ def expectations(
     runs = {microprofile.family_key(t.config): t for t in speaks.values()}
     curves = {key: microprofile.trial_curve(t) if len(t.quality) > 1 else None for key, t in runs.items()}
     return {
-        config.name: _expected(trial, curves[microprofile.family_key(trial.config)], config, n_train)
+        config.name: _expected(trial, curves[microprofile.family_key(trial.config)], config, n_train, lend=lend)
         for config in configs
         if (trial := speaks.get(config.name))
     }
 
 
-def _expected(trial: ProfileTrial, curve: LearningCurve | None, config: RetrainConfig, n_train: int) -> Expected:
-    path = tuple(curve.at(epoch) for epoch in range(config.epochs + 1)) if curve else ()
+def _expected(trial: ProfileTrial, curve: LearningCurve | None, config: RetrainConfig, n_train: int, *, lend: bool) -> Expected:
+    epochs = range(config.epochs + 1)
+    path = tuple(microprofile.foretold(trial, curve, epoch, lend=lend) for epoch in epochs) if curve else ()
     load = microprofile.picture_load(config) / microprofile.picture_load(trial.config)  # 1 but for a trial that is borrowed
     epochs_gpu_s = (microprofile.cost_gpu_s(trial, config, n_train) - trial.init_gpu_s) * load
     return Expected(path=path, epoch_gpu_s=epochs_gpu_s / config.epochs)

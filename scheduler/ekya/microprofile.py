@@ -5,6 +5,8 @@
     its error            spread of the curves that the points allow, at the configuration's epochs (ours)
     cost                 C = t_init + epochs * tau * n / n_profiled       tau: GPU-seconds per epoch on n_profiled samples
     families not run     borrow the curve of the one that differs least in its knobs (`options(lend=True)`, ours)
+    trials that lend     are believed half of what their curve promises beyond their own epochs; of two that differ in their part of
+                         the data alone, the one with less does not end better (ours)
     pruning              every two windows, the fifth that lies farthest below its stream's Pareto front, judged on history
 
 What we changed: the curve is fitted to all points (the authors use one); the distance that pruning uses, which the paper does
@@ -21,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+
+from scipy.optimize import isotonic_regression
 
 from scheduler.curves import POINT_SD, LearningCurve, curve_sd, fit_curve
 from scheduler.ekya.baselines import pareto_front
@@ -96,16 +100,19 @@ def cost_gpu_s(trial: ProfileTrial, config: RetrainConfig, n_train: int | None =
     return trial.init_gpu_s + config.epochs * trial.gpu_s_per_epoch * samples / max(1, trial.n_profiled)
 
 
-#: How far a family's end lies from that of the one whose curve it borrows (0-1, standard deviation).
-LENT_SD = 0.05
+#: How far a family's end lies from that of the one whose curve it borrows (0-1, standard deviation; measured: docs/trials.md).
+LENT_SD = 0.08
+
+#: Part of what a curve promises beyond its trial's last epoch that is believed of a trial that lends.
+BEYOND_FRAC = 0.5
 
 
 def options(
     trials: Sequence[ProfileTrial], candidates: Sequence[RetrainConfig], *, n_train: int | None = None, lend: bool = False
 ) -> tuple[RetrainOption, ...]:
     """What the planner may choose from, in candidate order. A candidate whose family has no run is left out; with lend, it borrows the
-    `nearest` one's curve, its cost by what an epoch of each trains, and is known less well (LENT_SD). What lending adds changes nothing
-    of what was run. Borrowed numbers are to be corrected by history.
+    `nearest` one's end, its cost by what an epoch of each trains, and is known less well (LENT_SD); what those that lend foretell is
+    smoothed, since few trials carry all (`_lent_ends`). Borrowed numbers are to be corrected by history.
 
     A run without points, or with a number that is not finite or a negative cost, counts as none.
 
@@ -119,18 +126,42 @@ def options(
         if trial := speaks.get(config.name):
             asked.setdefault(family_key(trial.config), set()).add(config.epochs)
     curves = {key: trial_curve(runs[key]) for key in asked}
+    lent = _lent_ends(trials, {config.epochs for config in candidates}) if lend else {}
     sds = {key: _sds(runs[key], epochs) for key, epochs in asked.items()}
 
     def option(config: RetrainConfig, trial: ProfileTrial) -> RetrainOption:
         key = family_key(trial.config)
         sd = sds[key][config.epochs]
         return RetrainOption(
-            name=config.name, end_quality=curves[key].at(config.epochs),
+            name=config.name, end_quality=lent[key, config.epochs] if lend else curves[key].at(config.epochs),
             cost_gpu_s=cost_gpu_s(trial, config, n_train) * picture_load(config) / picture_load(trial.config),
             quality_sd=sd if key == family_key(config) else math.hypot(sd, LENT_SD),
         )  # fmt: skip
 
     return tuple(option(config, speaks[config.name]) for config in candidates if config.name in speaks)
+
+
+def foretold(trial: ProfileTrial, curve: LearningCurve, epoch: int, *, lend: bool) -> float:
+    """Quality after `epoch` epochs, by the trial's curve. With lend no more than BEYOND_FRAC of what that promises beyond the trial's
+    last epoch: a trial's learning rate has come to its end there, and noise in few points makes a steep curve as often as a flat one."""
+    seen = len(trial.quality) - 1
+    if not lend or epoch <= seen:
+        return curve.at(epoch)
+    return curve.at(seen) + BEYOND_FRAC * (curve.at(epoch) - curve.at(seen))
+
+
+def _lent_ends(trials: Sequence[ProfileTrial], asked: Collection[int]) -> dict[tuple[FamilyKey, int], float]:
+    """(family, epochs) -> what its trial foretells, of all that lend. Trials that differ in their part of the data alone are made to
+    rise with it (isotonic regression), at each number of epochs."""
+    alike: dict[FamilyKey, list[tuple[ProfileTrial, LearningCurve]]] = {}
+    for trial in sorted(filter(_tells, trials), key=lambda trial: trial.config.data_frac):
+        alike.setdefault(family_key(replace(trial.config, data_frac=1.0)), []).append((trial, trial_curve(trial)))
+    ends: dict[tuple[FamilyKey, int], float] = {}
+    for runs in alike.values():
+        for epochs in asked:
+            rising = isotonic_regression([foretold(trial, curve, epochs, lend=True) for trial, curve in runs]).x
+            ends.update({(family_key(trial.config), epochs): float(end) for (trial, _), end in zip(runs, rising, strict=True)})
+    return ends
 
 
 def picture_load(config: RetrainConfig) -> float:

@@ -18,6 +18,7 @@ from scheduler.ekya.microprofile import (
     families,
     family_key,
     family_names,
+    foretold,
     front_shortfall,
     grouped,
     lenders,
@@ -29,6 +30,7 @@ from scheduler.ekya.microprofile import (
     rung_epochs,
     speakers,
     survivors,
+    trial_curve,
 )
 from scheduler.types import ProfileTrial, RetrainConfig, RetrainOption
 
@@ -117,14 +119,18 @@ def test_two_runs_foretell_all_eighteen() -> None:
     made = options([head, better], GRID, lend=True)
     assert [o.name for o in made] == [c.name for c in GRID]
     for option, of in zip(made, GRID, strict=True):
-        own = options([replace(better if of.layers_frac == 1 else head, config=of)], [of])[0]
+        own = options([replace(better if of.layers_frac == 1 else head, config=of)], [of], lend=True)[0]
         assert option.end_quality == own.end_quality, "it says what the lender's curve says at its epochs"
         assert option.cost_gpu_s == pytest.approx(own.cost_gpu_s), "by its own part of the data"
 
 
 def test_a_family_that_was_run_borrows_from_none() -> None:
     runs = [trial(c) if c.data_frac == 1 else replace(trial(c), quality=(0.1, 0.2)) for c in families(GRID)]
-    assert options(runs, GRID, lend=True) == options(runs, GRID)
+    own = {r.config.data_frac: foretold(r, trial_curve(r), 30, lend=True) for r in runs}
+    parts = {c.name: c.data_frac for c in GRID if c.epochs == 30}
+    assert {o.name: o.end_quality for o in options(runs, GRID, lend=True) if o.name in parts} == {
+        name: own[part] for name, part in parts.items()
+    }
 
 
 def test_one_run_lends_to_other_layers_at_their_cost() -> None:
@@ -149,23 +155,62 @@ RUNS = st.lists(st.sampled_from(families(GRID)), unique=True).flatmap(
 
 
 @given(RUNS, st.sets(st.sampled_from([c.name for c in GRID])))
-def test_lending_adds_to_what_is_on_offer_and_changes_nothing_else(
+def test_lending_takes_nothing_from_what_is_on_offer(
     made: tuple[tuple[RetrainConfig, list[float], float], ...], left_out: set[str]
 ) -> None:
-    """Whatever was run and is still a candidate: the planner has every option that it would have had, as it was; those that are lent
-    besides are finite, cost something, and are known no better than the lender is at those epochs."""
+    """Whatever was run and is still a candidate: the planner has every option that it would have had, at the same cost, and is told the
+    same of it whether others borrow or not; those that are lent besides are finite, cost something, promise no more than the best of
+    those that were run, and are known less well."""
     runs = [replace(trial(c), quality=tuple(quality), gpu_s_per_epoch=gpu_s) for c, quality, gpu_s in made]
     candidates = [c for c in GRID if c.name not in left_out]
     plain, lent = options(runs, candidates), options(runs, candidates, lend=True)
     own, borrowed = {o.name for o in plain}, borrowers(runs, candidates)
-    assert [o for o in lent if o.name in own] == list(plain)
+    alone = options(runs, [c for c in candidates if c.name in own], lend=True)
+    assert [o for o in lent if o.name in own] == list(alone)
+    assert [(o.name, o.cost_gpu_s, o.quality_sd) for o in alone] == [(o.name, o.cost_gpu_s, o.quality_sd) for o in plain]
     assert {o.name for o in lent} - own == (borrowed if any(r.quality for r in runs) else set())
     assert own | borrowed == {c.name for c in candidates}
-    assert max((o.end_quality for o in lent), default=0) >= max((o.end_quality for o in plain), default=0)
     for option in lent:
         assert 0 <= option.end_quality <= 1
         assert 0 < option.cost_gpu_s < math.inf
         assert option.name in own or option.quality_sd >= LENT_SD
+
+
+def ends(*runs: ProfileTrial, lend: bool = True) -> list[float]:
+    return [o.end_quality for o in options(runs, [r.config for r in runs], lend=lend)]
+
+
+def test_half_of_what_a_lending_curve_promises_beyond_its_epochs_is_believed() -> None:
+    run = trial(config("a", epochs=30))
+    seen, promised = TRUE.at(len(run.quality) - 1), TRUE.at(30)
+    assert ends(run, lend=False) == [pytest.approx(promised, abs=1e-3)]
+    assert ends(run) == [pytest.approx((seen + promised) / 2, abs=1e-3)]
+    within = trial(config("b", epochs=2))
+    assert ends(within) == ends(within, lend=False), "what the trial has seen is as it was"
+
+
+def test_less_data_does_not_end_better_where_trials_lend() -> None:
+    """Only of families that differ in nothing else; both move, as neither is known to be the wrong one."""
+    little, much = (trial(config(name, epochs=4, data_frac=part)) for name, part in (("little", 0.1), ("much", 1.0)))
+    lucky = replace(little, quality=tuple(q + 0.1 for q in little.quality))
+    assert ends(little, much) == ends(little, much, lend=False), "alike: nothing to mend"
+    both = ends(lucky, much)
+    plain = ends(lucky, much, lend=False)
+    assert plain[0] > plain[1]
+    assert both == [pytest.approx(sum(plain) / 2)] * 2
+    other = replace(lucky, config=replace(lucky.config, lr=0.5))
+    assert ends(other, much) == ends(other, much, lend=False)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.25, 0.5, 1.0]), st.lists(st.floats(0, 1), min_size=2, max_size=6)), max_size=4,
+                unique_by=lambda one: one[0]), st.integers(1, 40))  # fmt: skip
+def test_ends_rise_with_the_data_and_stay_among_what_the_trials_say(made: list[tuple[float, list[float]]], epochs: int) -> None:
+    runs = [replace(trial(config(f"{part}", epochs, data_frac=part)), quality=tuple(q)) for part, q in made]
+    smooth, plain = ends(*runs), [foretold(r, trial_curve(r), epochs, lend=True) for r in runs]
+    told = [end for _, end in sorted(zip([part for part, _ in made], smooth, strict=True))]
+    assert told == sorted(told)
+    assert all(min(plain) - 1e-9 <= end <= max(plain) + 1e-9 for end in smooth)
+    assert sum(smooth) == pytest.approx(sum(plain)), "on the mean nothing is promised or taken away"
 
 
 def test_nothing_is_borrowed_from_a_run_without_sense() -> None:
