@@ -5,8 +5,8 @@ is called on results with (controller, trial, result, scheduler) and returns a `
 `allocation_function` makes such a function of Fluid's decision; `bundles` are a width in Ray's resources. Which GPU a half lands on is
 Ray's choice, and its shares are logical: compute and memory are kept by the box underneath, or not at all.
 
-Only the decision is exercised here: no test of this project runs Ray. `ResourceChangingScheduler` restarts a trial from its checkpoint
-to change it (epsilon_s), so trials have to write checkpoints often.
+`ResourceChangingScheduler` restarts a trial from its checkpoint to change it (epsilon_s), so trials have to write checkpoints often. Its
+base scheduler decides who goes on, with Tune's own ASHA, Hyperband or PBT; a real run: tests/integration/test_fluid_in_ray_tune.py.
 """
 
 from __future__ import annotations

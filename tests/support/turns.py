@@ -13,6 +13,7 @@ RAY = "ray"
 NEED_RAY = (
     "tests/integration/test_pooled_training.py::",
     "tests/integration/test_ray_engine.py::",
+    "tests/integration/test_fluid_in_ray_tune.py::",
     "tests/integration/test_fleet_lease_and_engine.py::test_the_lease_and_the_engine_of_ray",
 )
 _PARAMETER = re.compile(r"[\[-]ray[\]-]")
