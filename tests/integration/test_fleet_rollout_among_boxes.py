@@ -1,14 +1,16 @@
-"""A staged rollout among real boxes: two box processes, a real controller with its broker. Each box judges by its own gate, on labels of
-its own; a model that is better goes from the first box to the second, one that is worse stops at the first."""
+"""Staged rollouts among real boxes: box processes, a real controller with its broker. Each box judges by its own gate, on labels of its
+own; a model that is better goes from box to box, one that is worse stops at the first, and so does one that turns bad after it was let
+in."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cluster.controller.serve import RunningController, ServeOptions
@@ -22,16 +24,23 @@ from models.bundle import SUFFIX, write_bundle
 from models.detector import Detector
 from models.keys import KeyRing, Signer, public_pem
 from models.versions import Manifest, save_version
-from scheduler.fleet.types import CameraKey
+from scheduler.fleet.types import CameraKey, CameraReport
 from tests.support.ports import free_port
-from tests.support.running_box import RunningBox, eventually
+from tests.support.running_box import RunningBox, asking_headers, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.mqtt, pytest.mark.timeout(900)]
 
 ARCH = "tinydet-edge"
 BOXES = ("north", "south")
+THREE = (*BOXES, "east")
 #: One box first, then all; nobody waits in a test.
 RULES = RolloutRules(steps_frac=(0.0, 1.0), soak_s=0.0)
+#: One box, two, three.
+STAGES = RolloutRules(steps_frac=(0.0, 0.6, 1.0), soak_s=0.0)
+#: The first box is watched until something happens. Drawn scenes hardly change by themselves.
+WATCHED = RolloutRules(steps_frac=(0.0, 1.0), soak_s=1e6, lone_sigma=0.05)
+#: Part of its own spread by which every weight of the model that boxes begin with is off: it sees 0.6 to 0.8 of what is there by day.
+OFF_FRAC = 0.3
 
 
 def detector(seed: int | None) -> Detector:
@@ -42,13 +51,24 @@ def detector(seed: int | None) -> Detector:
     return load_bundled(ARCH) if seed is None else new_detector(spec_of(ARCH), seed=seed)
 
 
-def untaught(path: Path) -> Path:
-    """Weights with which a camera sees nothing: what it is offered must be better."""
+def weights_file(path: Path, model: Detector) -> Path:
     from safetensors.torch import save_file
 
-    made = detector(seed=7)
-    save_file({k: v.contiguous() for k, v in made.state().items()}, path, metadata={"arch": ARCH})
+    save_file({k: v.contiguous() for k, v in model.state().items()}, path, metadata={"arch": ARCH})
     return path
+
+
+def middling() -> Detector:
+    """The one of the package with all its weights a little off: what it is offered is better, and it has much to lose."""
+    import torch
+
+    made, chance = detector(seed=None), torch.Generator().manual_seed(5)
+    noisy = {
+        name: value + OFF_FRAC * value.std() * torch.randn(value.shape, generator=chance) if value.ndim > 1 else value
+        for name, value in made.state().items()
+    }
+    made.load_state(noisy)
+    return made
 
 
 def bundle(folder: Path, name: str, model: Detector, signer: Signer) -> Path:
@@ -63,25 +83,32 @@ def bundle(folder: Path, name: str, model: Detector, signer: Signer) -> Path:
     return target
 
 
-def config(box: str, seed: int, weights: Path) -> str:
+def config(box: str, seed: int, weights: Path, *, reuse: bool) -> str:
     """It labels and judges; a retraining of its own would have to win half of all there is (min_gain), so what it serves has come from
-    the fleet."""
+    the fleet. reuse: earlier models are measured, too, and serve again where they are better."""
     return f"""
 box: {{id: {box}, site: yard}}
-window: {{seconds: 25, first_seconds: 10, label_frames: 8, gate_frames: 6, sample_fps: 1.0, prep_auto: false, prep_pct: 60,
-  prep_max_frac: 0.9, overlap: false}}
-scheduler: {{min_gain: 0.5, drift: {{enabled: false}}}}
+window: {{seconds: 25, first_seconds: 10, label_frames: 16, holdout_frac: 0.5, gate_frames: 6, sample_fps: 1.0, prep_auto: false,
+  prep_pct: 60, prep_max_frac: 0.9, overlap: false}}
+scheduler: {{min_gain: 0.5, drift: {{enabled: false}}, reuse: {{enabled: {str(reuse).lower()}}}}}
 models: {{serving: trained, catalog: {{}}, retrain: [{{name: short, epochs: 1}}]}}
 cameras:
-  - {{id: gate, url: "rendered:yard?seed={seed}", fps: 2, edge: "{weights}"}}
+  - {{id: gate, url: "{scene(seed)}", fps: 2, edge: "{weights}"}}
 """
 
 
-class RealFleet:
-    """Boxes as processes, joined and trusting the fleet's key; `heard`: of each rollout, which boxes spoke of it in which step."""
+def scene(seed: int, condition: str = "day") -> str:
+    """A camera's address."""
+    return f"rendered:yard?seed={seed}&at=0:{condition}"
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder = folder
+
+class RealFleet:
+    """Boxes as processes, joined and trusting the fleet's key. first: what their cameras begin with, None: a model with which they see
+    nothing; where there is one nobody measures what a version has replaced, and the controller alone watches it. heard: of each rollout,
+    which boxes spoke of it in which step."""
+
+    def __init__(self, folder: Path, stack: ExitStack, names: Sequence[str] = BOXES, first: Detector | None = None) -> None:
+        self.folder, self.reuse = folder, first is None
         options = ServeOptions(
             data_dir=folder / "fleet", host="127.0.0.1", port=free_port(), names=("127.0.0.1",), broker_port=free_port(), round_s=1.0,
             report_every_s=1.0, login=False,
@@ -93,8 +120,8 @@ class RealFleet:
         self.signer = KeyRing(folder).signer()
         key = folder / "fleet.pub"
         key.write_bytes(public_pem(self.signer.public))
-        weights = untaught(folder / "untaught.safetensors")
-        self.boxes = {name: self._box(name, seed, weights, key, stack) for seed, name in enumerate(BOXES)}
+        weights = weights_file(folder / "first.safetensors", detector(seed=7) if first is None else first)
+        self.boxes = {name: self._box(name, seed, weights, key, stack) for seed, name in enumerate(names)}
         self.heard: dict[str, set[tuple[int, str]]] = {}
 
     def _box(self, name: str, seed: int, weights: Path, key: Path, stack: ExitStack) -> RunningBox:
@@ -105,16 +132,16 @@ class RealFleet:
         code = self.controller.services.actions.invite(by="test").code
         join(MemberFolder(data_dir), self.controller.url, code, candidate, now_utc_s=time.time())
         KeyRing(data_dir).trust(key)
-        box = RunningBox(folder, config(name, seed, weights))
+        box = RunningBox(folder, config(name, seed, weights, reuse=self.reuse))
         stack.callback(end, box)
         return box
 
-    def begin(self, id: str, model: Detector) -> None:
+    def begin(self, id: str, model: Detector, rules: RolloutRules = RULES) -> None:
         made = bundle(self.folder, id, model, self.signer)
         actions = self.controller.services.actions
         actions.put_bundle(f"{id}-1", made, by="test")
-        cameras = tuple(CameraKey(home=box, camera="gate") for box in BOXES)
-        actions.rollout(RolloutWish(what="begin", id=id, parcel=f"{id}-1", cameras=cameras, rules=RULES), by="test")
+        cameras = tuple(CameraKey(home=box, camera="gate") for box in self.boxes)
+        actions.rollout(RolloutWish(what="begin", id=id, parcel=f"{id}-1", cameras=cameras, rules=rules), by="test")
 
     def rollout(self, id: str) -> Rollout | None:
         """As it is now; notes who speaks of it."""
@@ -143,6 +170,28 @@ class RealFleet:
         assert isinstance(found, Rollout)
         return found
 
+    def all_report(self, *, measured: bool = False) -> None:
+        """Waits until every box tells of its camera; measured: and of what it serves."""
+
+        def there(box: str) -> bool:
+            view = self.controller.services.state().boxes.get(box)
+            return bool(view and view.cameras and (view.cameras[0].measured or not measured))
+
+        eventually(lambda: self.all_run() and all(map(there, self.boxes)), "all boxes report their cameras")
+
+    def told(self, box: str) -> CameraReport:
+        """The newest that a box said of its camera."""
+        return self.controller.services.state().boxes[box].cameras[0]
+
+    def turn(self, box: str, condition: str) -> None:
+        """What a box's camera shows from now on."""
+        here = self.boxes[box]
+        answer = httpx.patch(
+            f"http://127.0.0.1:{here.port}/api/v1/cameras/gate", json={"url": scene(list(self.boxes).index(box), condition)}, timeout=60,
+            headers=asking_headers(here.data_dir),
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+
     def model_of(self, box: str, rollout: str) -> StoredModel | None:
         """What a rollout has brought to a box's camera."""
         with opened(self.boxes[box].data_dir) as (_, store):
@@ -160,6 +209,12 @@ def end(box: RunningBox) -> None:
 
 
 @pytest.fixture
+def three(tmp_path: Path) -> Iterator[RealFleet]:
+    with ExitStack() as stack:
+        yield RealFleet(tmp_path, stack, THREE, first=middling())
+
+
+@pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[RealFleet]:
     with ExitStack() as stack:
         yield RealFleet(tmp_path, stack)
@@ -170,14 +225,7 @@ def of(rollout: Rollout, box: str) -> Watched:
 
 
 def test_a_better_model_goes_on_and_a_worse_one_stops_at_the_first_box(fleet: RealFleet) -> None:
-    services = fleet.controller.services
-    eventually(
-        lambda: (
-            fleet.all_run() and all((b := services.state().boxes.get(box)) and b.report and b.report.cameras for box in BOXES)
-        ),
-        "both boxes report their cameras",
-    )
-
+    fleet.all_report()
     fleet.begin("good", detector(seed=None))
     done = fleet.until("good", lambda r: r.state != "running", "the better model has gone through the fleet")
     assert done.state == "done", done.decisions
@@ -212,3 +260,38 @@ def test_a_better_model_goes_on_and_a_worse_one_stops_at_the_first_box(fleet: Re
         assert good is not None
         assert fleet.serving(box) == good.version.id
     assert [box.stop() for box in fleet.boxes.values()] == [0, 0]
+
+
+def test_three_boxes_in_stages_and_a_version_that_turns_bad_after_it_was_let_in(three: RealFleet) -> None:
+    three.all_report(measured=True)
+    three.begin("late", detector(seed=None), WATCHED)
+    let_in = three.until("late", lambda r: bool(r.boxes) and of(r, r.boxes[0]).answer == "serving", "the first box serves it")
+    first = let_in.boxes[0]
+    three.turn(first, "night+fog")  # where this model sees next to nothing
+    stopped = three.until("late", lambda r: r.state != "running", "labels say that it is no good any more")
+    assert (stopped.state, stopped.step) == ("stopped", 0), stopped.decisions
+    assert stopped.reason.startswith("quality on labels fell by"), stopped.reason
+    assert of(stopped, first).answer == "serving", "it was let in, and harm came later"
+    assert of(stopped, first).error is not None
+    told = three.told(first)
+    assert [m.version for m in told.measured][-1] == three.serving(first) == told.version
+    assert all(m.frames > 0 for m in told.measured)
+    assert {box for _, box in three.heard["late"]} == {first}, "the others never saw it"
+
+    three.controller.services.actions.rollout(RolloutWish(what="roll_back", id="late"), by="test")
+    three.until("late", lambda r: r.state == "returned", "the first box serves what it served before")
+    assert three.model_of(first, "late").state is ModelState.RETIRED  # type: ignore[union-attr]
+    three.turn(first, "day")
+
+    three.begin("good", detector(seed=None), STAGES)
+    done = three.until("good", lambda r: r.state != "running", "the better model has gone through the fleet")
+    assert done.state == "done", done.decisions
+    sizes = [decision.what for decision in done.decisions if decision.what.startswith("step")]
+    assert [what.partition(" (")[0] for what in sizes] == [f"step {k} of 3: {k} of 3 boxes" for k in (1, 2, 3)]
+    assert [watched.answer for watched in done.cameras] == ["serving"] * 3
+    for box in done.boxes[1:]:
+        early = {step for step, who in three.heard["good"] if who == box and step < done.boxes.index(box)}
+        assert not early, f"{box} had to wait for its step"
+    for box in three.boxes:
+        assert three.model_of(box, "good").version.id == three.serving(box)  # type: ignore[union-attr]
+    assert [box.stop() for box in three.boxes.values()] == [0, 0, 0]
