@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from configs.units import NOTHING
 from edge.labels import (
     CLASS_NAMES,
     BoxIn,
@@ -24,6 +25,7 @@ from scheduler.types import Detections
 from streams.label_file import GoldenAnswer, with_golden, with_ignored, with_person
 
 WIDTH_PX, HEIGHT_PX = 160, 120
+_CLASS_ID = {name: class_id for class_id, name in enumerate(CLASS_NAMES)}
 CAR = BoxView(class_name="car", xyxy=(10.0, 20.0, 60.0, 50.0), score=0.9)
 DOUBT = BoxView(class_name="person", xyxy=(100.0, 30.0, 115.0, 80.0), score=0.45)
 
@@ -110,5 +112,5 @@ class FakeLabels:
 def _found(*boxes: BoxIn | BoxView) -> Detections:
     return Detections(
         xyxy=np.array([box.xyxy for box in boxes], np.float32).reshape(-1, 4), score=np.ones(len(boxes), np.float32),
-        class_id=np.array([CLASS_NAMES.index(box.class_name) for box in boxes], np.int64),
+        class_id=np.array([_CLASS_ID.get(box.class_name, NOTHING) for box in boxes], np.int64),
     )  # fmt: skip

@@ -45,6 +45,7 @@ class FakeSource:
     def __init__(self, *, ready: bool = True) -> None:
         self.ticks = 0
         self.ready = ready
+        self.degraded: tuple[str, ...] = ()
 
     def status(self) -> BoxStatus:
         self.ticks += 1
@@ -57,6 +58,7 @@ class FakeSource:
             now_utc=EPOCH_UTC + self.ticks,
             started_utc=EPOCH_UTC,
             ready=self.ready,
+            degraded=self.degraded,
             capacity_pct=100,
             spare_pct=5,
             cameras=cameras,

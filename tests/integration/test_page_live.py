@@ -84,9 +84,26 @@ def test_one_camera_large_with_its_places(browser: Any, server: WebServer) -> No
         page.wait_for_function("() => document.querySelector('.one-camera img')?.src?.includes('boxes=false')")
         for fact in ("entrance", "Reconnected"):
             expect(page.locator(".one-camera")).to_contain_text(fact, use_inner_text=True)
+        page.route("**/api/v1/commands/camera/restart", routes._command)
+        page.get_by_role("button", name="Open it anew").click()
+        page.wait_for_selector("#announcement:has-text('gate is opened anew')")
+        assert routes.commands == [("camera/restart", {"camera": "gate"})]
         page.get_by_role("link", name="All cameras").click()
         page.wait_for_selector(".tile")
         visit.is_sound()
+
+
+def test_what_is_wrong_with_the_box_stands_on_every_page(browser: Any) -> None:
+    source = FakeSource()
+    source.degraded = ("gate is in quarantine", "the outbox grows")
+    with WebServer(source, host="127.0.0.1", port=0) as server, Visit(browser, server.url, "#/live", ready=".tile") as visit:
+        page = visit.page
+        expect(page.get_by_role("status").get_by_role("link", name="degraded: 2 reasons, see Health")).to_be_visible()
+        visit.is_accessible()
+        page.get_by_role("link", name="degraded: 2 reasons, see Health").click()
+        page.wait_for_selector("h1:has-text('Health')")
+        source.degraded = ()
+        expect(page.locator("#trouble a")).to_have_count(0)
 
 
 def test_zones_are_outlined_in_the_grid(browser: Any) -> None:

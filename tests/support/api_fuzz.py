@@ -26,6 +26,7 @@ from edge.cameras.probe import ProbeResult
 from edge.control import COMMANDS
 from edge.labels_fake import FakeLabels
 from edge.settings import BoxSettings
+from edge.settings_book import SettingsBook
 from edge.web.fake_learning import FakeGpu, FakeLearning, FakeModels, FakeQueries, FakeWhy
 from edge.web.services import Services
 from edge.web.who import Role
@@ -92,7 +93,8 @@ def whole(house: House, folder: Path) -> Services:
     config = parse_config(f"box: {{data_dir: {folder}}}")
     return Services(
         labels=FakeLabels(4), learning=FakeLearning(), why=FakeWhy(), gpu=FakeGpu(), models=FakeModels(), queries=FakeQueries(),
-        settings=BoxSettings(config, folder), cameras=FakeDesk(), control=FakeControl(),
+        settings=BoxSettings(config, folder, book=SettingsBook(config, house.store, utc_s=house.clock.utc_s)),
+        cameras=FakeDesk(), control=FakeControl(),
         events=Library(ObjectStore(house.store), MediaFolder(folder / "media")),
     )  # fmt: skip
 

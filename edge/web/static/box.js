@@ -26,6 +26,7 @@ function told(status) {
     name: status.site ? `${status.box} · ${status.site}` : status.box, software: status.software,
     words: `${live} of ${status.cameras.length} cameras live · mean quality ` +
       (measured.length ? `${number(mean)} (${names}, 0 to 1)` : "not measured yet"),
+    trouble: status.degraded.length ? { href: "#/health", words: `degraded: ${status.degraded.length === 1 ? "a reason" : `${status.degraded.length} reasons`}, see Health` } : null,
   };
 }
 

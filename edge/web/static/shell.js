@@ -9,7 +9,7 @@ import * as feed from "./feed.js";
 import { drawPerson, letIn, whoAsks } from "./session.js";
 
 // What differs between a box and a controller: {pages: {id: [title, load]}, home, outside: ids that stand in no navigation, first: address
-// after the claim, told(status) -> {name, software, words}}.
+// after the claim, told(status) -> {name, software, words, trouble: {href, words} or nothing}}.
 let app = null;
 
 const byId = (id) => document.getElementById(id);
@@ -96,11 +96,20 @@ function drawNavigation() {
 }
 
 function drawSummary(status) {
-  const { name, software, words } = app.told(status);
+  const { name, software, words, trouble } = app.told(status);
   if (name !== ownName) { ownName = name; mark(shown.id, byId("page-title").textContent); }
   setText(byId("box-name"), name);
   setText(byId("software"), software);
   setText(byId("summary"), words);
+  drawTrouble(trouble);
+}
+
+// What is wrong stands on every page, with the way to where it is explained; told by screen readers when it comes and changes.
+function drawTrouble(trouble) {
+  if (!byId("trouble")) byId("summary").after(make("p", { id: "trouble", role: "status" }));
+  const place = byId("trouble");
+  if (place.textContent === (trouble?.words ?? "")) return;
+  place.replaceChildren(...(trouble ? [make("a", { href: trouble.href, class: "bad-words" }, trouble.words)] : []));
 }
 
 // Asks who is there, and goes on with the page of the address, or with signing in.

@@ -1,9 +1,9 @@
 // One camera, large: its picture with boxes, zones, lines and masks as one likes, and everything the box knows of it.
 
-import { make, Refused } from "../ui.js";
+import { act, make, Refused } from "../ui.js";
 import { check } from "../forms.js";
 import { drawPlaces, layer, setRatio } from "../places/outline.js";
-import { oneCamera } from "../setup/cameras.js";
+import { command, oneCamera } from "../setup/cameras.js";
 import { Facts } from "./tile.js";
 import { answerOf, showState } from "./words.js";
 
@@ -27,7 +27,9 @@ export class OneCamera {
       make("section", { "aria-label": "Camera" }, make("div", { class: "head" }, this.name, this.state), this.error, this.stage,
         make("div", { class: "toolbar" }, make("span", {}, "Show: "), this.boxes.element, this.outlines.element,
           role === "viewer" ? null : make("a", { href: `#/settings/cameras/${encodeURIComponent(id)}` }, "Change this camera"),
-          make("a", { href: `#/learning/${encodeURIComponent(id)}` }, "What it learned")),
+          make("a", { href: `#/learning/${encodeURIComponent(id)}` }, "What it learned"),
+          role === "viewer" ? null : make("button", { type: "button", class: "small quiet",
+            onclick: (event) => act(event.currentTarget, () => command("restart", id), `${id} is opened anew`) }, "Open it anew")),
         this.facts.element, this.counts, this.queries));
     this.pictures = pictures;
     this.picture = pictures.add(this.img, id, { mostFps: 8, onPicture: () => this.came() });

@@ -92,13 +92,15 @@ const bundleSection = () => section("Diagnostics", "One file for whoever helps y
 
 function logSection() {
   const level = make("select", { id: "log-level" }, ...[["INFO", "everything"], ["WARNING", "warnings and errors"], ["ERROR", "errors only"]].map(([value, words]) => make("option", { value }, words)));
+  const words = make("input", { id: "log-words", type: "search", autocomplete: "off", spellcheck: "false" });
   const lines = make("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Newest lines of the log" });
   let timer = 0, stopped = false;
   async function turn() {
     clearTimeout(timer);
     try {
-      const told = await api.get(`health/log?limit=200&level=${level.value}`);
-      const text = told.map((l) => `${new Date(l.at_utc * 1000).toLocaleTimeString()} ${l.level} ${l.text}`).join("\n") || "Nothing yet.";
+      const sought = words.value.trim().toLowerCase();
+      const told = (await api.get(`health/log?limit=${sought ? 1000 : 200}&level=${level.value}`)).filter((l) => l.text.toLowerCase().includes(sought));
+      const text = told.map((l) => `${moment(l.at_utc)} ${l.level} ${l.text}`).join("\n") || (sought ? "No such line." : "Nothing yet.");
       const atEnd = lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4;
       setText(lines, text);
       if (atEnd) lines.scrollTop = lines.scrollHeight;
@@ -110,9 +112,10 @@ function logSection() {
   }
   const seen = () => { if (!document.hidden && !stopped) turn(); };
   level.addEventListener("change", turn);
+  words.addEventListener("change", turn);
   document.addEventListener("visibilitychange", seen);
   turn();
   const element = section("Log", "The last lines since the start, oldest first; the service's own log (journalctl) reaches further back. Credentials are blotted out.",
-    make("p", {}, make("label", { for: "log-level" }, "Show "), level), lines);
+    make("p", {}, make("label", { for: "log-level" }, "Show "), level, " ", make("label", { for: "log-words" }, "with these words "), words), lines);
   return { element, stop: () => { stopped = true; clearTimeout(timer); document.removeEventListener("visibilitychange", seen); } };
 }

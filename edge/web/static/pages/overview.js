@@ -1,6 +1,6 @@
 // The box in one look: window, shares, plan, what windows brought, notes. Each has a page of its own with more.
 
-import { clock, duration, make, moment, number, percent, remember, setText, table } from "../ui.js";
+import { duration, make, moment, number, percent, remember, setText, table } from "../ui.js";
 import { barRow } from "../charts.js";
 import { phaseWords } from "../live/words.js";
 
@@ -84,7 +84,7 @@ const faultItem = (fault) => make("li", {}, `${moment(fault.at_utc)}: ${fault.te
 
 function planOf(plan) {
   if (!plan) return ["no plan yet"];
-  const line = `Made at ${clock(plan.at_utc)} by policy ${plan.policy} for window ${plan.window}${plan.reason ? ` (${plan.reason})` : ""}; ` +
+  const line = `Made on ${moment(plan.at_utc)} by policy ${plan.policy} for window ${plan.window}${plan.reason ? ` (${plan.reason})` : ""}; ` +
     `expected quality ${number(plan.expected_quality)} (0 to 1, mean over cameras and window); ${percent(plan.spare_pct)} spare.`;
   const headings = ["camera", "inference setting", "inference share", "retraining", "retraining share", "expected quality"];
   return [make("p", { class: "hint" }, line, " ", make("a", { href: "#/learning" }, "Why?")), table("Shares and retrainings of the plan", headings, plan.streams.map((s) => [s.camera,
@@ -104,7 +104,7 @@ function outcomeDetails(outcome) {
   const admitted = outcome.streams.filter((s) => s.admitted).length;
   const tried = outcome.streams.filter((s) => s.retrained).length;
   const headings = ["camera", "start", "predicted", "realised", "end", "retrained with", "admitted", "note"];
-  return make("details", { "data-window": outcome.window }, make("summary", {}, `window ${outcome.window}, closed ${clock(outcome.closed_utc)}: ` +
+  return make("details", { "data-window": outcome.window }, make("summary", {}, `window ${outcome.window}, closed ${moment(outcome.closed_utc)}: ` +
     `predicted ${number(outcome.predicted_quality)}, realised ${number(outcome.realised_quality)}; ${tried} retrained, ${admitted} admitted`),
   table(`Quality in window ${outcome.window}`, headings, outcome.streams.map((s) => [s.camera, number(s.start_quality),
     number(s.predicted_quality), number(s.realised_quality), endOf(s), s.retrained || "–", s.retrained ? (s.admitted ? "yes" : "no") : "–",
@@ -118,5 +118,5 @@ function endOf(stream) {
 
 function drawNotes(root, notes) {
   root.replaceChildren(...(notes.length ? notes.map((note) =>
-    make("li", {}, `${clock(note.at_utc)} ${note.camera ? `${note.camera}: ` : ""}${note.text}`)) : [make("li", { class: "hint" }, "nothing to report")]));
+    make("li", {}, `${moment(note.at_utc)} ${note.camera ? `${note.camera}: ` : ""}${note.text}`)) : [make("li", { class: "hint" }, "nothing to report")]));
 }
