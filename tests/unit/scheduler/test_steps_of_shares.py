@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from scheduler import steps
-from scheduler.commands import ReportPlan, SetKnobs
+from scheduler.commands import ReportPlan, ReportWindow, SetKnobs
 from scheduler.ekya.lookahead import lookahead
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.engine_state import BoxState, StreamState
 from scheduler.events import BoxStarted, CameraAdded
+from scheduler.sim.driver import VirtualDriver
 from scheduler.snapshots import snapshot_of
 from scheduler.types import Gpu, KnobProfile, RetrainOption, Snapshot, StreamView
+from tests.support.learning_world import ENGINE, LearningWorld
 
 
 def knobs(cheapest_pct: float) -> tuple[KnobProfile, ...]:
@@ -120,3 +122,34 @@ def test_a_box_plans_in_them() -> None:
     assert all(s.infer_pct >= 4 for s in plan.streams)
     assert any(s.infer_pct % 5 for s in plan.streams)
     assert not [c for c in commands if isinstance(c, SetKnobs) and c.knobs is None]
+
+
+# --- whole windows ----------------------------------------------------------------------------------------------------
+
+
+def strides(every_pct: float) -> tuple[KnobProfile, ...]:
+    kept = {1: 1.0, 2: 0.99, 3: 0.98, 4: 0.97, 6: 0.93, 8: 0.89, 12: 0.8}
+    return tuple(
+        KnobProfile(name=f"1/{n}", demand_pct=round(every_pct / n, 3), quality_frac=q, fps=12 / n) for n, q in kept.items()
+    )
+
+
+def shown(every_pct: float, *, auto: bool) -> list[float]:
+    """Eight cameras that can learn from 0.45 to 0.75: what they showed, window by window from the second on."""
+    world = LearningWorld(base=0.45, learns=0.75)
+    config = replace(
+        ENGINE, policy="lookahead", overlap=True, prep_auto=True, min_quality=0.1, window_s=250, first_window_s=250, label_frames=20,
+        gate_frames=8, golden_gpu_s=0.82, profile_every=3, quantum_auto=auto,
+    )  # fmt: skip
+    driver = VirtualDriver(BoxEngine(config), world)
+    cameras = [CameraAdded(at_s=0, stream=f"c{n}", knobs=strides(every_pct), version=f"c{n}-0", quality=0.45) for n in range(8)]
+    driver.run([*cameras, BoxStarted(at_s=0, window=0)], until_s=250 * 4 - 1)
+    outcomes = [c.outcome for c in world.done if isinstance(c, ReportWindow)]
+    return [outcome.realised_quality or 0.0 for outcome in outcomes[1:]]
+
+
+@pytest.mark.parametrize(("every_pct", "more"), [(32.6, 0.0), (65.2, 0.01), (130.4, 0.05)])
+def test_the_shorter_the_device_the_more_is_shown_by_steps_that_fit(every_pct: float, more: float) -> None:
+    coarse, fine = shown(every_pct, auto=False), shown(every_pct, auto=True)
+    assert len(coarse) == len(fine) == 2
+    assert all(after > before + more for before, after in zip(coarse, fine, strict=True))
