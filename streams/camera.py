@@ -158,8 +158,10 @@ class _Queued:
     session: _Session
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Picture:
+    """A decoded picture. Not frozen, as `_Queued` is not."""
+
     frame: VideoFrame
     times_s: tuple[float, float]
     camera_s: float | None
@@ -514,7 +516,8 @@ class PyavCamera:
 
     def _open(self, timeout_s: float) -> _Source:
         container, stream = self._open_container(timeout_s)
-        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream), tap=Tap(stream))
+        told = camera_time_s if container.format.name == "rtsp" else _untold
+        session = _Session(decoder=_decoder(stream), fps=_rate_of(stream), tap=Tap(stream), camera_s=told)
         live = container.format.name in _LIVE_FORMATS
         return _Source(
             packets=container.demux(),
@@ -798,6 +801,12 @@ def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
 def _picture(frame: VideoFrame, item: _Queued) -> _Picture:
     times_s, camera_s = cast(tuple[tuple[float, float], float | None], frame.opaque or (item.times_s, None))
     return _Picture(frame=frame, times_s=times_s, camera_s=camera_s)
+
+
+def _untold(packet: AvPacket) -> float | None:
+    """What no other source than RTSP tells."""
+    del packet
+    return None
 
 
 def camera_time_s(packet: AvPacket) -> float | None:

@@ -131,6 +131,8 @@ class WantedRate:
         return max(0.0, min(self._due_s - self._slack_s() - now_s, 1.0 / self.wanted_fps))
 
     def due(self, at_s: float) -> bool:
+        if self.wanted_fps > 0 and at_s < self._due_s - 0.5 / self.wanted_fps:
+            return False  # what `wait_s` would say after longer: the slack is never more
         return self.wait_s(at_s) <= 0
 
     def produced(self, at_s: float) -> None:

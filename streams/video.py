@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 from av.container import InputContainer
+from av.filter import Graph
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
@@ -87,16 +89,54 @@ def size_for_height(width_px: int, height_px: int, wanted_px: int) -> tuple[int,
     return width, wanted_px
 
 
+#: The pool's rows begin at multiples of 64 bytes. Pictures of other widths would have gaps between their rows.
+_POOLED_PX = 64
+
+
+class _Kept:
+    """The scaler of one size and sort of picture, with memory that is used again: FFmpeg's filters take pictures from a pool, and one
+    that nobody holds any more goes back there. Fresh memory costs as much as the conversion itself, since each page of it is zeroed
+    first: a picture is too large for the allocator to keep it (`edge.allocator`)."""
+
+    def __init__(self, frame: VideoFrame) -> None:
+        self._about = _about(frame)
+        graph = Graph()
+        graph.threads = 1
+        source = graph.add_buffer(width=frame.width, height=frame.height, format=frame.format, time_base=Fraction(1, 90_000))
+        scale = graph.add("scale", f"{frame.width}:{frame.height}:flags=bilinear")
+        rgb, sink = graph.add("format", "pix_fmts=rgb24"), graph.add("buffersink")
+        for one, next_one in ((source, scale), (scale, rgb), (rgb, sink)):
+            one.link_to(next_one)
+        graph.configure()
+        self._graph = graph
+
+    def is_for(self, frame: VideoFrame) -> bool:
+        return self._about == _about(frame)
+
+    def make(self, frame: VideoFrame) -> VideoFrame:
+        self._graph.vpush(frame)
+        return self._graph.vpull()
+
+
+def _about(frame: VideoFrame) -> tuple[object, ...]:
+    return frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range
+
+
 class RgbMaker:
     """Turns decoded frames into RGB pictures. Not thread-safe: it keeps the scaler that FFmpeg sets up for a size, one thread's worth
-    (a scaler per frame with a thread per core costs a quarter more, and the cores are the cameras')."""
+    (a scaler per frame with a thread per core costs a quarter more, and the cores are the cameras'). keeps: many pictures of one size
+    will come; their memory is used again as soon as nobody holds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = True) -> None:
         self._reformatter = VideoReformatter()
+        self._keeps = keeps
+        self._kept: _Kept | None = None
 
     def make(self, frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
         """A decoded frame as a fresh uint8 (H, W, 3) RGB array, reduced to `height_px` when that is smaller."""
         width, height = size_for_height(frame.width, frame.height, height_px)
+        if self._keeps and height == frame.height and width % _POOLED_PX == 0 and frame.format.name != "rgb24":
+            return self._converted(frame).to_ndarray()
         interpolation = "AREA" if height != frame.height else "BILINEAR"
         picture = self._reformatter.reformat(
             frame, width=width, height=height, format="rgb24", interpolation=interpolation, threads=1
@@ -104,10 +144,19 @@ class RgbMaker:
         array = picture.to_ndarray()
         return array.copy() if picture is frame else array  # RGB already: the decoder's own memory
 
+    def _converted(self, frame: VideoFrame) -> VideoFrame:
+        if self._kept is None or not self._kept.is_for(frame):
+            self._kept = _Kept(frame)
+        try:
+            return self._kept.make(frame)
+        except BaseException:
+            self._kept = None  # what is stuck in it would come out as the next picture
+            raise
+
 
 def to_rgb(frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
     """One frame by `RgbMaker`."""
-    return RgbMaker().make(frame, height_px=height_px)
+    return RgbMaker(keeps=False).make(frame, height_px=height_px)
 
 
 def _name(path: str | Path) -> str:

@@ -8,11 +8,12 @@ no B pictures, a keyframe every 2 s. CPU time is that of this process; RTSP serv
 decode   CPU seconds per second of video. Bare libav: PyAV's demux and decode of every picture, one thread, nothing else. Ours: the
          camera (reader, queue, decoder, conversion to RGB of the pictures used) and a thread that takes the pictures. Both in turns.
 cameras  The bound is arithmetic: cores / (5 x (bare decode of a picture + the model alone on it)), in CPU time, of a dozen decoders and
-         models that take turns in one thread with nothing around them, in one process per core at the same time: a core beside which
-         the others rest is faster than one of many at work. Cameras are files that
-         play in real time, each with a model of its own, in one process on the box's lanes. Largest number of which *all* keep 95 % of
-         5 fps for 10 s, found by bisection. Other processes take cores away: the bound is also given for what they left. Beside it, what
-         part of the process's CPU time the decoder and the models take: no neighbour changes that much.
+         models that take turns in one thread with nothing around them, in one process per core at the same time: cores share caches and
+         memory, so one beside which the others rest may be faster than one of many at work. That bound is printed, too, and not used.
+         Cameras are files that play in real time, each with a model of its own, in one process on the box's lanes. Largest number of
+         which *all* keep 95 % of 5 fps for 10 s, found by bisection. Other processes take cores away: the bound is also given for what
+         they left. Beside it, what part of the process's CPU time the decoder and the models take: no neighbour changes that much.
+         On a machine that is never quiet: `sudo chrt -r 1 driftbox bench streams --only cameras` keeps the others away for a minute.
 where    Not among those that run unasked. Where the time of a frame goes (`streams_where.py`), with 24 cameras and with more than there
          are memory lanes (--cameras N: with N); and how cameras that share a memory lane fare beside those alone in one.
 latency  A server in another process renders a picture, writes the machine's monotonic time into its pixels, encodes and sends it.
@@ -45,6 +46,8 @@ import torch
 from av.video.frame import VideoFrame
 
 from configs.schema.queries import QueryEntry
+from edge.allocator import few_arenas
+from edge.allocator import few_arenas
 from edge.clock import SystemClock
 from edge.gpu.lanes import MAX_LANES, LaneBackend, usable_cores
 from edge.inference import InferenceWorker, Shown
@@ -390,6 +393,7 @@ class Fleet:
 
 def alone_in_a_process(folder: Path, clip: Path, rounds: int, start: Barrier) -> tuple[float, float]:
     """`alone_ms` beside others of its kind."""
+    few_arenas()  # as the box does
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     pictures = [image for _, image in read_frames(clip)]
@@ -409,17 +413,26 @@ def alone_on_all_cores(folder: Path, clip: Path, rounds: int) -> tuple[float, fl
     return statistics.mean(d for d, _ in pairs), statistics.mean(i for _, i in pairs)
 
 
+def bound_of(decode_ms: float, infer_ms: float, cores: int) -> float:
+    """Cameras that so many cores carry if a picture costs nothing but that."""
+    return cores * 1000 / (SMALL_FPS * (decode_ms + infer_ms))
+
+
 def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     clip = small_clip(folder, asked.data)
     pictures = [image for _, image in read_frames(clip)]
     detectors: list[Detector] = [int8(folder, pictures[:40]) for _ in range(IN_TURNS)]
-    decode_ms, infer_ms = alone_on_all_cores(folder, clip, 40 if asked.quick else 120)
-    cores = usable_cores()
-    bound = cores * 1000 / (SMALL_FPS * (decode_ms + infer_ms))
+    rounds, cores = 40 if asked.quick else 120, usable_cores()
+    at_rest = alone_ms(detectors, clip, pictures[:rounds])
+    decode_ms, infer_ms = at_work = alone_on_all_cores(folder, clip, rounds)
+    for how, (one_ms, other_ms) in (("the other cores at rest", at_rest), ("all cores at it (this counts)", at_work)):
+        print(
+            f"  alone, {how}: decode {one_ms:.2f} ms, {MODEL} {FORM} {other_ms:.2f} ms a picture; bound "
+            f"{bound_of(one_ms, other_ms, cores):.0f} cameras",
+            flush=True,
+        )
+    bound = bound_of(decode_ms, infer_ms, cores)
     most = asked.cameras or math.ceil(1.05 * bound)
-    print(
-        f"  alone: decode {decode_ms:.2f} ms, {MODEL} {FORM} {infer_ms:.2f} ms a picture; bound {bound:.1f} cameras", flush=True
-    )
     fleet = Fleet(clip, [*detectors, *(int8(folder, pictures[:40]) for _ in range(most - IN_TURNS))][:most])
     trials: list[Trial] = []
     try:
@@ -556,7 +569,7 @@ def latency(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
             anchor="-",
             to_reach=f"p50 <= one interval of the frames used + inference = {goal_ms:.0f} ms (of the camera's: {strict_ms:.0f} ms)",
             measured=f"p50 {p50:.1f} ms, p99 {p99:.1f} ms ({len(total)} frames); p50 until the packet was here (render, encode, send, "
-            f"FFmpeg's parser) {np.percentile(arrival, 50):.1f} ms; model {infer_ms:.1f} ms; load average {os.getloadavg()[0]:.1f}",
+            f"read) {np.percentile(arrival, 50):.1f} ms; model {infer_ms:.1f} ms; load average {os.getloadavg()[0]:.1f}",
             ok=bool(p50 <= goal_ms),
         )  # fmt: skip
 
@@ -627,9 +640,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cameras", type=int, default=0, help="most cameras to try (0: a little more than the bound)")
     asked = parser.parse_args()
+    few_arenas()  # as the box does
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     sys.setswitchinterval(SWITCH_S)
+    few_arenas()  # as a box does
     print(f"load average {os.getloadavg()[0]:.1f} on {usable_cores()} cores")
     with tempfile.TemporaryDirectory(prefix="driftbox-bench-") as name:
         for part in asked.only.split(","):
