@@ -47,7 +47,6 @@ from av.video.frame import VideoFrame
 
 from configs.schema.queries import QueryEntry
 from edge.allocator import few_arenas
-from edge.allocator import few_arenas
 from edge.clock import SystemClock
 from edge.gpu.lanes import MAX_LANES, LaneBackend, usable_cores
 from edge.inference import InferenceWorker, Shown
@@ -640,7 +639,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cameras", type=int, default=0, help="most cameras to try (0: a little more than the bound)")
     asked = parser.parse_args()
-    few_arenas()  # as the box does
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     sys.setswitchinterval(SWITCH_S)
