@@ -67,3 +67,8 @@ def test_bare_libav_decodes_every_picture_it_is_asked_for(bench: ModuleType, tmp
     used_s, pictures = bench.bare(str(tmp_path / "t.mp4"), {}, seconds=5, fps=5, paced=False)
     assert pictures == 25, "the file begins again"
     assert used_s > 0
+
+
+def test_the_bound_is_what_the_cores_can_do_with_nothing_else_to_do(bench: ModuleType) -> None:
+    assert bench.bound_of(1.0, 1.0, 2) == pytest.approx(200.0)  # 5 fps: 10 ms of each camera's second
+    assert bench.bound_of(0.5, 1.5, 1) == pytest.approx(100.0)
