@@ -218,12 +218,12 @@ class Pool:
         self._start_thread()
         now_s = self._clock.monotonic_s()
         call = _Call(model, app, job, score_min, self._lock)
-        together = self._ids + 1  # a call is answered whole or not at all
+        together, penalty = self._ids + 1, 1.0 / max(1, len(images))  # a call is answered whole or not at all, and counts once
         for image in images:
             self._ids += 1
             request = Request(
                 id=self._ids, app=app, model=model.name, released_s=now_s, deadline_s=turn.deadline_s, after_s=turn.after_s,
-                together=together,
+                together=together, penalty=penalty,
             )  # fmt: skip
             self._policy.submit(request, now_s)
             asked = self._asked[request.id] = _Asked(call, image, request)

@@ -438,8 +438,10 @@ def test_a_frame_whose_queries_need_the_rest_of_its_time_is_given_up_in_time() -
     bench.end()
 
 
-def test_the_pictures_of_a_call_are_told_to_be_of_use_only_together(bench: PoolBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call is answered whole or fails whole, and the policy may plan so."""
+def test_the_pictures_of_a_call_are_of_use_only_together_and_count_once(
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call is answered whole or fails whole, and the policy may plan so. Eight crops do not outweigh seven other frames."""
     told: list[Request] = []
     before = Fifo.submit
 
@@ -459,3 +461,4 @@ def test_the_pictures_of_a_call_are_told_to_be_of_use_only_together(bench: PoolB
     assert [request.together for request in told] == [first] * 3 + [second] * 2
     assert None not in (first, second)
     assert first != second
+    assert [request.penalty for request in told] == pytest.approx([1 / 3] * 3 + [1 / 2] * 2)
