@@ -88,6 +88,24 @@ class Site:
             headers=asking_headers(self.box.data_dir),
         )
 
+    def setting(self, key: str) -> str:
+        view = self.ask("GET", "settings").json()
+        return next(one["value"] for section in view["sections"] for one in section["settings"] if one["key"] == key)
+
+    def token(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "edge", "accounts", "token", "held", *words, "--config", str(self.config), "--json"], cwd=ROOT,
+            capture_output=True, text=True, timeout=600, check=True,
+        )  # fmt: skip
+        return str(json.loads(done.stdout)["token"])
+
+    def seen_with(self, token: str) -> list[str]:
+        """Cameras in the status that a program with this token gets."""
+        told = httpx.get(
+            f"http://127.0.0.1:{self.box.port}/api/v1/status", timeout=300, headers={"Authorization": f"Bearer {token}"}
+        )
+        return [camera["id"] for camera in told.json()["cameras"]]
+
     def kill(self) -> None:
         processes = self.box.processes()
         self.box.process.send_signal(signal.SIGKILL)
@@ -118,6 +136,12 @@ def test_a_day_with_cameras(tmp_path: Path, camera: RtspServerProcess) -> None:
         eventually(lambda: site.brightness("gate")[0] < 5, "the mask is in the picture")
         assert site.brightness("gate")[1] > 20
         assert site.command("add", "/etc/hostname", "--yes", "--set", "fps=-1")[0] == 2
+        drawn = site.ask("POST", "cameras/probe", {"url": "rendered:yard?seed=2"}).json()["url"]
+        assert site.ask("GET", drawn["picture_url"].removeprefix("/api/v1/")).content.startswith(b"\xff\xd8")
+        assert site.ask("PATCH", "settings/media", {"clip_days": 2, "max_events": 1000}).status_code == 200
+        assert site.setting("storage.media.clip_days") == "2.0"
+        token = site.token("--camera", "tur")
+        assert site.seen_with(token) == ["tur"]
 
         site.kill()
         site.start()
@@ -125,6 +149,8 @@ def test_a_day_with_cameras(tmp_path: Path, camera: RtspServerProcess) -> None:
         told = {c["id"]: c for c in site.ask("GET", "cameras").json()["cameras"]}
         assert (told["tur"]["entry"]["fps"], told["tur"]["entry"]["learning"], told["tur"]["source"]) == (2, False, "added")
         assert (told["gate"]["title"], told["gate"]["source"]) == ("<i>Gate</i>", "changed")
+        assert (site.setting("storage.media.clip_days"), site.setting("storage.media.max_events")) == ("2.0", "1000")
+        assert site.seen_with(token) == ["tur"]
 
         lines = [" ".join(process.cmdline()) for process in site.box.processes()]
         pages = [site.ask("GET", path).text for path in ("cameras", "cameras/tur", "status", "settings", "openapi.json")]
