@@ -16,8 +16,9 @@ from av.packet import Packet
 
 from streams import camera as camera_module
 from streams import rtp
-from streams.camera import PyavCamera, RtspBy, open_camera
+from streams.camera import PyavCamera, RtspBy
 from streams.depacketise import Unsuited
+from streams.reconnect import ReconnectPolicy
 from streams.recording import ClipFile, Coded, Ring
 from streams.rtsp_reader import RtspReader
 from streams.rtsp_server import AccessUnit, RtspServer
@@ -30,6 +31,8 @@ from tests.support.rtp_streams import FPS, HEIGHT_PX, WIDTH_PX, coded, sent
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 PATIENCE_S = 60.0
+#: A test that waits for a slow machine is no camera that fell silent.
+PATIENT = ReconnectPolicy(open_timeout_s=60.0, long_open_timeout_s=60.0, stall_s=60.0, give_up_s=60.0)
 SDP = "v=0\r\na=control:*\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=control:track0\r\n"
 TCP = "RTP/AVP/TCP;unicast;interleaved=0-1"
 
@@ -204,7 +207,7 @@ def test_a_session_is_kept_alive(server: Scripted, monkeypatch: pytest.MonkeyPat
 
 def test_silence_ends_it_and_so_does_the_end(server: Scripted) -> None:
     server.after = interleaved(PACKETS[0])
-    with reading(server.url, give_up_s=0.2) as reader:
+    with reading(server.url, give_up_s=2.0) as reader:
         packets = reader.packets()
         next(packets)
         with pytest.raises(TimeoutError):
@@ -313,7 +316,7 @@ def watching(feed: Held, *, rtsp_by: RtspBy = "own") -> Iterator[PyavCamera]:
     server = RtspServer()
     server.add_feed("cam", feed)
     server.start()
-    camera = open_camera("cam", server.url("cam"), rtsp_by=rtsp_by)
+    camera = PyavCamera("cam", SourceUrl(server.url("cam")), rtsp_by=rtsp_by, policy=PATIENT)
     camera.start()
     try:
         camera.next_frame(after_seq=-1, timeout_s=0.0)  # it is wanted
