@@ -118,6 +118,18 @@ class Ranks:
         """Of the processes that run now."""
         return self._team.pids if self._team else ()
 
+    def ready(self) -> bool:
+        """Whether they can train at once. When there are none they are started; nothing is waited for."""
+        try:
+            if self._team is None:
+                self._team = _Processes(self._devices)
+            if not self._team.met and (self._team.has_answers or time.monotonic() >= self._team.born_s + self._start_s):
+                self._meet("a training on several devices", None, 0.0)
+            return self._team is not None and self._team.met
+        except (JobError, OSError) as error:
+            log.warning("the processes of trainings on several devices do not start: %s", error)
+            return False
+
     def retrain(
         self, detector: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, *, seed: int, micro_batch: int = 1,
         replay: Sequence[LabelledImage] = (), augmentation: Augmentation | None = None, task: Task = DETECTION,
@@ -186,18 +198,26 @@ class Ranks:
     def _started(self, subject: str, yield_point: YieldPoint | None) -> _Processes:
         if self._team is None:
             self._team = _Processes(self._devices)
-            try:
-                self._team.answers(subject, self._start_s, yield_point)
-            except BaseException:
-                self.close()
-                raise
+        if not self._team.met:
+            self._meet(subject, yield_point, self._start_s)
         return self._team
+
+    def _meet(self, subject: str, yield_point: YieldPoint | None, most_s: float) -> None:
+        """Waits until every rank has found the others."""
+        assert self._team is not None
+        try:
+            self._team.answers(subject, most_s, yield_point)
+        except BaseException:
+            self.close()
+            raise
+        self._team.met = True
 
 
 class _Processes:
-    """The ranks' processes, and a folder where they meet."""
+    """The ranks' processes, and a folder where they meet. met: they have."""
 
     def __init__(self, devices: Sequence[str]) -> None:
+        self.met, self.born_s = False, time.monotonic()
         self._folder = Path(tempfile.mkdtemp(prefix="driftbox-ranks-"))
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
@@ -220,6 +240,11 @@ class _Processes:
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes)
 
+    @property
+    def has_answers(self) -> bool:
+        """One of each, or the end of one."""
+        return all(pipe.poll() for pipe in self._pipes)
+
     def send(self, what: object) -> None:
         for pipe in self._pipes:
             with suppress(OSError):  # it died: `answers` says so
@@ -240,7 +265,7 @@ class _Processes:
                 error = found[rank].error
                 if error is not None:
                     raise self._dead(subject, but=rank) or JobError(error[0], subject=subject, remedy=error[1], code=error[2])
-            if time.monotonic() >= until_s:
+            if len(found) < len(self._pipes) and time.monotonic() >= until_s:
                 silent = min(set(range(len(self._pipes))) - set(found))
                 raise _process_lost(subject, f"process {silent + 1} of {len(self._pipes)} gave no answer for {most_s:.0f} s")
             if yield_point is not None:

@@ -5,7 +5,8 @@ job's own lane. That counts waiting for the share: ranks that use up in half the
 is measured. Below the gain that packing asks for too (`scheduler.fluid.packing.GAIN_MIN`) trials are trained by one process. Either way
 they come to the same qualities, but for rounding.
 
-Ranks serve one job at a time; the trials of others are trained by one process meanwhile.
+Ranks serve one job at a time; the trials of others are trained by one process meanwhile, and so are all while the ranks start: a job
+that waited for them could run out of its time, window after window.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Wide(Protocol):
     @property
     def retrain(self) -> Train: ...
 
+    def ready(self) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -62,7 +65,7 @@ class WideTrials:
             yield retrain
             return
         try:
-            yield self._train
+            yield self._train if self._ranks.ready() else retrain
         finally:
             self._busy.release()
 

@@ -45,8 +45,8 @@ def weights(detector: FakeDetector | TinyDetector) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for layer in detector.trainable_layers() for p in layer.parameters()])
 
 
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+def until(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    end_s = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.05)
@@ -56,6 +56,9 @@ def until(true: Callable[[], bool]) -> None:
 def shared() -> Iterator[Ranks]:
     """Two processes for the tests that leave them whole."""
     ranks = Ranks(["cpu", "cpu"], answer_s=PATIENCE_S)
+    assert not ranks.ready(), "they are started, and not waited for"
+    assert len(ranks.pids) == 2
+    until(ranks.ready, 300.0)
     yield ranks
     pids = ranks.pids
     ranks.close()

@@ -46,7 +46,10 @@ class FakeRanks:
     width = 2
 
     def __init__(self, times: Times) -> None:
-        self.times, self.trained, self.closed = times, list[tuple[str, int]](), False
+        self.times, self.trained, self.closed, self.starting = times, list[tuple[str, int]](), False, False
+
+    def ready(self) -> bool:
+        return not self.starting
 
     def retrain(
         self, detector: FakeDetector, samples: Sequence[LabelledImage], config: RetrainConfig, **how: Any
@@ -110,6 +113,18 @@ def test_while_one_job_has_the_devices_another_trains_on_one(monkeypatch: pytest
         assert third == trials._train
     trials.close()
     assert ranks.closed
+
+
+def test_no_job_waits_for_the_processes_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, ranks = trials_of(monkeypatch, 1.0, 0.5)
+    ranks.starting = True
+    with trials.of_a_job() as trainer:
+        assert list(trainer(FakeDetector(skill=0.4), data(5), CONFIG, seed=3))
+    assert ranks.trained == []
+    ranks.starting = False
+    with trials.of_a_job() as trainer:
+        assert list(trainer(FakeDetector(skill=0.4), data(5), CONFIG, seed=3))
+    assert ranks.trained
 
 
 def test_a_trial_that_is_given_up_while_it_is_measured_leaves_nothing_decided(monkeypatch: pytest.MonkeyPatch) -> None:
