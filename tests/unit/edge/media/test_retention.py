@@ -242,7 +242,9 @@ def test_bounds_that_change_while_the_box_runs_hold_from_the_next_look_on(tmp_pa
     assert year.janitor.deleted["events"] == 7
     year.janitor.use(
         Keep(
-            rules=Rules(clip_days=100, snapshot_days=100, max_bytes=10**6, min_free_bytes=2 * 10**15), event_days=60.0, max_events=3
+            rules=Rules(clip_days=100, snapshot_days=100, max_bytes=10**6, min_free_bytes=2 * 10**15),
+            event_days=60.0,
+            max_events=3,
         )
     )
     year.pass_s(1.0)
