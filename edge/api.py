@@ -119,7 +119,7 @@ def make_app(source: StatusSource, services: Services | None = None) -> FastAPI:
         return JSONResponse(Health(ok=ready, detail=detail).model_dump(), status_code=200 if ready else 503)
 
     app.include_router(me_routes(parts.accounts))
-    app.include_router(live_routes(parts.live or LiveFeed(source.status)))
+    app.include_router(live_routes(parts.live or LiveFeed(source.status, seen_by=status_for)))
     for router in _routers(parts):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

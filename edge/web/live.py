@@ -14,14 +14,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from anyio import to_thread
+from pydantic import BaseModel
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from configs.errors import redact
-from edge.status import BoxStatus
-from edge.web.held import status_for
 from edge.web.json_patch import patch_between
 
 log = logging.getLogger("driftbox")
@@ -36,6 +35,9 @@ STILL_EVERY_S = 15.0
 SEND_WITHIN_S = 10.0
 #: Close codes (RFC 6455; 4000 and above are ours): try again later; the session or token is over.
 TRY_LATER, SIGNED_OUT = 1013, 4401
+
+
+T = TypeVar("T", bound=BaseModel)
 
 
 class Viewer:
@@ -64,11 +66,18 @@ class _Told:
     seq: int = 0
 
 
-class LiveFeed:
-    """status: asked in a worker thread, at most every `every_s` seconds."""
+class LiveFeed(Generic[T]):
+    """status: asked in a worker thread, at most every `every_s` seconds. seen_by: what of it viewers see who are held to these cameras;
+    None: nobody may be (`serve` raises ValueError)."""
 
-    def __init__(self, status: Callable[[], BoxStatus], *, every_s: float = EVERY_S) -> None:
-        self._status, self._every_s = status, every_s
+    def __init__(
+        self,
+        status: Callable[[], T],
+        *,
+        seen_by: Callable[[T, frozenset[str]], T] | None = None,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._status, self._seen_by, self._every_s = status, seen_by, every_s
         self._viewers: set[Viewer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,6 +107,8 @@ class LiveFeed:
         self, socket: WebSocket, still: Callable[[], Awaitable[bool]] | None = None, *, cameras: frozenset[str] | None = None
     ) -> None:
         """Serves one viewer until it goes away, is too slow, or may not look any more (`still`). cameras: see `Viewer`."""
+        if cameras is not None and self._seen_by is None:
+            raise ValueError("this feed cannot tell what somebody who is held to cameras may see")
         await socket.accept()
         if len(self._viewers) >= MOST_VIEWERS:
             await socket.close(TRY_LATER, "too many look on")
@@ -166,9 +177,12 @@ class LiveFeed:
         """What viewers of the same cameras know now, and the message that tells it, '' when nothing changed. known: what they knew. In a
         worker thread: changes nothing here."""
         status = self._status()
-        return {cameras: self._news(status_for(status, cameras), told) for cameras, told in known.items()}
+        return {cameras: self._news(self._seen(status, cameras), told) for cameras, told in known.items()}
 
-    def _news(self, view: BoxStatus, told: _Told) -> tuple[_Told, str]:
+    def _seen(self, status: T, cameras: frozenset[str] | None) -> T:
+        return status if cameras is None or self._seen_by is None else self._seen_by(status, cameras)
+
+    def _news(self, view: T, told: _Told) -> tuple[_Told, str]:
         status, seq = view.model_dump(mode="json"), told.seq + 1
         if told.newest is None:
             return _Told(newest=status, seq=seq), self._dumped({"type": "status", "seq": seq, "status": status})

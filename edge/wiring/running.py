@@ -26,6 +26,7 @@ from edge.settings import BoxSettings
 from edge.watchdog.charges import charge_of, watch_over
 from edge.watchdog.live import Watchdog
 from edge.watchdog.systemd import ServiceManager
+from edge.web.held import status_for
 from edge.wiring.box import Box, built
 from scheduler.commands import Note
 from streams.samples import SampleStore
@@ -123,7 +124,7 @@ def _live(box: Box, status: RuntimeStatus) -> LiveFeed:
     """What pages are told as it happens: what changes in the status, and tracked objects."""
     from edge.web.live import LiveFeed
 
-    feed = LiveFeed(status.status)
+    feed = LiveFeed(status.status, seen_by=status_for)
     box.runtime.parts.object_listeners.append(
         lambda event: feed.publish("object", {"object": vars(event)}, camera=event.camera)
     )

@@ -20,7 +20,7 @@ from edge.labels import SampleName
 from edge.labels_fake import FakeLabels
 from edge.web.fake import STATES, FakeSource
 from edge.web.fake_health import FakeHealth
-from edge.web.held import ALLOWED, Way
+from edge.web.held import ALLOWED, Way, status_for
 from edge.web.live import LiveFeed
 from edge.web.who import Role
 from tests.support.accounts import AWAY, House, bearer
@@ -43,7 +43,7 @@ class FullHouse(House):
         desk = FakeDesk()
         for id in STATES:
             desk.kept[id] = CameraInfo(id=id, title=f"The {id}", state="live", source="file", etag="0", entry={"id": id})
-        self.feed = LiveFeed(FakeSource().status, every_s=0.01)
+        self.feed = LiveFeed(FakeSource().status, seen_by=status_for, every_s=0.01)
         labels = FakeLabels(0)
         labels.versions = {SampleName(camera=id, window=1, seq=seq): 0 for id in (OTHER, MINE, "dock") for seq in range(2)}
         health = FakeHealth()

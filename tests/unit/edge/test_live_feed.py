@@ -317,3 +317,10 @@ def test_a_server_that_was_started_anew_begins_anew() -> None:
             assert socket.receive_json()["type"] == "status"
             assert socket.receive_json()["type"] == "patch"
     feed.publish("event", {})
+
+
+def test_a_feed_that_cannot_narrow_serves_nobody_who_is_held_to_cameras() -> None:
+    feed = LiveFeed(Steady().status, every_s=0.0)
+    with pytest.raises(ValueError, match="held to cameras"):
+        asyncio.run(feed.serve(None, cameras=frozenset({"gate"})))  # type: ignore[arg-type]
+    assert feed.viewers == 0

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from cluster.controller.http import make_app
 from cluster.web.app import SHARED, STATIC, Sight
 from cluster.web.fake import FakeServices
-from edge.web.live import LiveFeed
+from edge.web.live import LiveFeed, _Told
 from scheduler.fleet.types import CameraKey
 from tests.support.accounts import HERE, HOSTS, PAGE, PASSWORD, House
 
@@ -86,9 +86,9 @@ def test_what_changed_is_sent_and_nothing_else(services: FakeServices) -> None:
             return sight.view()
 
     feed = LiveFeed(Shown)  # type: ignore[arg-type]
-    _, before, seq = feed._made(None, 0)
+    before, _ = feed._made({None: _Told()})[None]
     services.actions.drain("depot-1", True, by="anna")
-    text, _, _ = feed._made(before, seq)
+    _, text = feed._made({None: before})[None]
     assert '"draining"' in text
     assert len(text) < 600, "one box changed"
 
