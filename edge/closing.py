@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 log = logging.getLogger("driftbox")
@@ -73,13 +73,18 @@ def leave(code: int) -> NoReturn:
 
 
 class Signals:
-    """SIGTERM and SIGINT over the life of a box: during its start they end that, then they stop the box, and the second one hurries."""
+    """SIGTERM and SIGINT over the life of a box: during its start they end that, then they stop the box, and the second one hurries.
+
+    Some libraries swallow what ends a start when it hits them in the middle of their own, or make an error of their own of it. So an
+    error on the way out of a start that was told to end is no failure, and a box that has come up all the same is stopped.
+    """
 
     def __init__(self) -> None:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         self._stop: Callable[[], None] | None = None
         self._hurry: Callable[[], None] = lambda: None
         self._count = 0
+        self._early_code: int | None = None  # a start was told to end, and with which exit code it does
 
     def __enter__(self) -> Signals:
         self.listen()
@@ -91,14 +96,19 @@ class Signals:
             for number in self._before:
                 signal.signal(number, self._came)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, ended_by: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._before.items():
                 signal.signal(number, handler)
+        if isinstance(error, Exception) and self._stop is None and self._early_code is not None:
+            log.info("the start ended in the middle of something", exc_info=log.isEnabledFor(logging.DEBUG))
+            raise SystemExit(self._early_code) from None
 
     def runs(self, *, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
         """From now on the box runs: the first signal stops it, the second hurries, a third ends the process."""
         self._stop, self._hurry = stop, hurry
+        if self._early_code is not None:
+            stop()
 
     def came(self) -> None:
         """A signal came while the box runs or ends."""
@@ -121,4 +131,5 @@ class Signals:
         if self._count > 1:
             os._exit(128 + number)
         log.info("told to stop before the box was up")
-        sys.exit(0 if number == signal.SIGTERM else 130)
+        self._early_code = 0 if number == signal.SIGTERM else 130
+        sys.exit(self._early_code)

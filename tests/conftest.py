@@ -29,11 +29,11 @@ def _our_log_is_heard() -> Iterator[None]:
     log, root = logging.getLogger("driftbox"), logging.getLogger()
     log.disabled, log.propagate = False, True
     log.setLevel(logging.NOTSET)
-    before, level, hook = list(root.handlers), root.level, threading.excepthook
+    root.setLevel(logging.WARNING)
+    before, hook = list(root.handlers), threading.excepthook
     yield
     for handler in [handler for handler in root.handlers if handler not in before]:
         root.removeHandler(handler)
-    root.setLevel(level)
     threading.excepthook = hook
 
 

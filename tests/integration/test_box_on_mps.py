@@ -115,7 +115,7 @@ def test_a_window_with_a_process_per_job_one_of_which_dies_and_nothing_is_left_b
         closed = len(box.runtime.outcomes)
         box.wait_windows(closed + 1)
         box.wait(partial(priced, box, 3.0), "the price is what was measured")
-        shares = {report.job: report for _, reports in box.runtime.window_shares for report in reports}
+        shares = [report for _, reports in box.runtime.window_shares for report in reports]
         pids = clients(daemon) | {worker.pid for worker in box.backend._all_workers()}
         quality = box.seen(ev.GateDone, "a")[0]
         assert box.replayed().exact
@@ -127,10 +127,9 @@ def test_a_window_with_a_process_per_job_one_of_which_dies_and_nothing_is_left_b
     assert quality.candidate_quality > (quality.serving_quality or 0.0)
     # The plan's shares were kept by what processes computed.
     for kind in ("infer", "label", "profile", "train", "gate"):
-        (report, *_) = [r for job, r in shares.items() if job.startswith("a/") and kind in job]
-        assert report.iterations > 0
-        assert report.promised_pct > 0
-        assert report.received_pct > 0
+        # One of them: a later one may be waiting for its process when its window ends.
+        reports = [r for r in shares if r.job.startswith("a/") and kind in r.job]
+        assert any(r.iterations > 0 and r.promised_pct > 0 and r.received_pct > 0 for r in reports), reports
     # The faulty job was removed, and the operator told what to do.
     assert "SIGKILL" in failed.text
     (told, *_) = box.noted("compute-crashed")

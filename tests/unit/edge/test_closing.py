@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 
@@ -48,6 +49,39 @@ def test_a_hurry_ends_the_waiting() -> None:
     assert closing.join([thread]) == ["slow"]
     assert closing.left_s() == 0.0
     event.set()
+
+
+def test_a_start_that_fails_because_it_was_told_to_end_has_not_failed() -> None:
+    with pytest.raises(SystemExit) as ended, Signals():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:  # as compiled modules do whose import is interrupted
+            raise ImportError("initialization failed") from None
+    assert ended.value.code == 0
+
+
+def test_a_start_that_fails_by_itself_has_failed() -> None:
+    with pytest.raises(ImportError), Signals():
+        raise ImportError("initialization failed")
+
+
+def test_a_box_that_came_up_although_it_was_told_to_end_is_stopped() -> None:
+    happened: list[str] = []
+    with Signals() as signals:
+        with contextlib.suppress(SystemExit):  # as a library does that swallows everything
+            signal.raise_signal(signal.SIGTERM)
+        signals.runs(stop=lambda: happened.append("stop"), hurry=lambda: happened.append("hurry"))
+        assert happened == ["stop"]
+        signal.raise_signal(signal.SIGTERM)
+    assert happened == ["stop", "hurry"]
+
+
+def test_a_failure_while_it_runs_is_one() -> None:
+    with pytest.raises(ValueError, match="broken"), Signals() as signals:
+        with contextlib.suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        signals.runs(stop=lambda: None, hurry=lambda: None)
+        raise ValueError("broken")
 
 
 def test_signals_end_the_start_then_stop_then_hurry() -> None:

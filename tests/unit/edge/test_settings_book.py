@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from configs.errors import ConfigError
 from configs.schema import BoxConfig
 from configs.schema.media import MediaSection
+from edge import settings_book
 from edge.settings import BoxSettings
 from edge.settings_book import SettingsBook
 from edge.store.store import Store
@@ -83,12 +84,14 @@ def test_what_cannot_be_changes_nothing_and_names_its_field(store: Store, patch:
     assert rows(store) == before
 
 
-def test_a_layer_that_fits_no_more_does_not_keep_the_box_from_starting(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_layer_that_fits_no_more_does_not_keep_the_box_from_starting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(settings_book.log, "warning", lambda text, *parts: told.append(text % parts))
     with store.transaction() as db:
         db.execute("INSERT INTO settings_book VALUES ('storage.media', ?, 0, 'admin')", (json.dumps({"gone": 1}),))
     book = book_on(store)
     assert book.media().clip_days == 7.0
-    assert "storage.media does not fit any more" in caplog.text
+    assert "storage.media does not fit any more" in told[0]
     with pytest.raises(ConfigError, match="gone"):
         book.change_media({"clip_days": 3.0}, by="admin")
     assert book.change_media({"clip_days": 3.0, "gone": None}, by="admin").clip_days == 3.0, "and can be mended"

@@ -37,7 +37,10 @@ class Runtime:
 
     def __init__(self) -> None:
         self.watched: dict[str, Any] = {}
-        self.parts = SimpleNamespace(engine=SimpleNamespace(state=SimpleNamespace(shares_pct=(), streams={})))
+        self.parts = SimpleNamespace(
+            engine=SimpleNamespace(state=SimpleNamespace(shares_pct=(), streams={})),
+            store=SimpleNamespace(quality=lambda stream, *, kind, limit: []),
+        )
         self.events: list[Any] = []
 
     def post(self, make: Any) -> None:
