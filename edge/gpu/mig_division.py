@@ -18,6 +18,7 @@ from pathlib import Path
 
 from configs.errors import DriftboxError, EnvironmentLacking
 from configs.files import atomic_write
+from configs.machine import boot_id
 from edge.gpu.mig_card import Card, Profile
 
 log = logging.getLogger("driftbox")
@@ -70,14 +71,6 @@ class Change:
         if self.use is None:
             return f"the box makes a partition {profile.name} when it starts{removes}"
         return f"the box works in its own partition {profile.name} {self.use.uuid or '(completed at its start)'}{removes}"
-
-
-def boot_id() -> str:
-    """Of this start of the machine; empty where that cannot be told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class Division:

@@ -37,6 +37,7 @@ from typing import Any
 
 from configs.errors import EnvironmentLacking
 from configs.files import atomic_write
+from configs.machine import boot_id
 
 log = logging.getLogger("driftbox")
 
@@ -358,7 +359,7 @@ class MpsDaemon:
         pid, owner = self._pid(), self._read_owner()
         if pid is None or owner is None or _uid_of(pid) != os.getuid():
             return None
-        same = (owner.boot_id, owner.uid, owner.owner) == (_boot_id(), os.getuid(), self._owner)
+        same = (owner.boot_id, owner.uid, owner.owner) == (boot_id(), os.getuid(), self._owner)
         # pid 0: the box was killed between starting the daemon and noting its id.
         return pid if same and (owner.pid == 0 or (owner.pid, owner.started) == (pid, _started(pid))) else None
 
@@ -369,7 +370,7 @@ class MpsDaemon:
             return None
 
     def _write_owner(self, *, pid: int, started: int) -> None:
-        owner = Owner(pid=pid, started=started, boot_id=_boot_id(), uid=os.getuid(), owner=self._owner)
+        owner = Owner(pid=pid, started=started, boot_id=boot_id(), uid=os.getuid(), owner=self._owner)
         atomic_write(self.root / "owner.json", json.dumps(asdict(owner)).encode())
 
     def _end(self, pid: int, timeout_s: float) -> None:
@@ -491,13 +492,6 @@ def _user_of(pid: int) -> str:
         with suppress(KeyError, OSError):
             return getpass.getuser()
     return f"user {uid}"
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _pids(said: str) -> tuple[int, ...]:
