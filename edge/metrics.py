@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from edge.gpu.nvml import slowed_by
 from edge.status import BoxStatus, CameraView
 from edge.watchdog.live import Report
 from edge.watchdog.rules import Mode
@@ -268,6 +269,12 @@ for _name, _kind, _text, _of_device in (
     ("power_watts", "gauge", "Of a GPU.", lambda d: d.power_w),
     ("ecc_errors_total", "counter", "Uncorrected memory errors since the driver was loaded.", lambda d: d.ecc_errors),
     ("throttled", "gauge", "Number of reasons why a GPU's clocks are held down.", lambda d: len(d.throttled)),
+    (
+        "slowed",
+        "gauge",
+        "1: heat, its supply or its hardware hold a GPU's clocks down (not its power limit, nor what somebody has set).",
+        lambda d: bool(slowed_by(d.throttled)),
+    ),
     ("usable", "gauge", "1: the GPU can be used.", lambda d: not d.problem),
 ):
     metric(f"driftbox_device_{_name}", _kind, _text, "device")(  # type: ignore[arg-type]

@@ -44,6 +44,8 @@ THROTTLE_WORDS: tuple[tuple[int, str], ...] = (
     (0x400, "limit for reliability"),
 )
 BY_CHOICE = frozenset({"clocks set by the operator", "clocks of the display"})
+#: What holds a GPU back that is well and works hard: its power limit, and its neighbours.
+_ORDINARY = BY_CHOICE | {"power limit", "waits for a slower GPU (sync boost)"}
 
 _ASK_DRIVER = "run nvidia-smi: what it says is wrong there is wrong here too"
 #: NVML's error -> (our code, what is wrong, what to do about it).
@@ -150,6 +152,11 @@ class Survey:
 def throttle_words(bits: int) -> tuple[str, ...]:
     """NVML's clock event reasons in words; empty: the clocks are free (or the GPU idles)."""
     return tuple(words for bit, words in THROTTLE_WORDS if bits & bit)
+
+
+def slowed_by(throttled: tuple[str, ...]) -> tuple[str, ...]:
+    """Of what holds clocks down, what somebody should see to: heat, the supply, the hardware. Empty: nothing."""
+    return tuple(words for words in throttled if words not in _ORDINARY)
 
 
 def lacking(library: Any, error: Exception) -> EnvironmentLacking:

@@ -24,6 +24,7 @@ from edge.log_ring import RING
 from edge.logs import set_up_logging
 from edge.settings import BoxSettings
 from edge.watchdog.charges import charge_of, watch_over
+from edge.watchdog.devices import DeviceAlarm
 from edge.watchdog.live import Watchdog
 from edge.watchdog.systemd import ServiceManager
 from edge.web.held import status_for
@@ -90,7 +91,7 @@ def run_box(config: BoxConfig, *, demo: bool = False, file: Path | None = None, 
         # After telemetry, so that it hears of what a kill has left open, and of what ends with the box.
         box.media.start(partial(_warned, box, "media"))
         stack.callback(box.media.stop)
-        watchdog.more_conditions.append(box.media.conditions)
+        watchdog.more_conditions += [box.media.conditions, DeviceAlarm(box.devices, box.runtime.parts.clock)]
         for name, worker in box.media.workers().items():
             watchdog.take(charge_of(name, worker))
         if demo:

@@ -51,6 +51,8 @@ def test_the_numbers_are_those_of_the_box() -> None:
     assert told["driftbox_window_quality_ratio", (("kind", "predicted"),)] == 0.6
     assert told["driftbox_share_percent", (("camera", "yard"), ("kind", "received"), ("work", "inference"))] == 12.5
     assert told["driftbox_device_usable", (("device", "1"),)] == 0
+    assert told["driftbox_device_throttled", (("device", "0"),)] == 1
+    assert told["driftbox_device_slowed", (("device", "0"),)] == 0, "at its power limit, as a GPU that works hard is"
     assert told["driftbox_device_utilisation_ratio", (("device", "0"),)] == 0.71
     assert told["driftbox_faults", (("code", "leak"),)] == 1
     assert told["driftbox_outbox_messages", ()] == 3
