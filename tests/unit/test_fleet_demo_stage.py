@@ -63,3 +63,19 @@ def test_in_the_rush_hour_acme_misses_its_goal_with_a_small_share_and_meets_it_w
     capacity_pct = round(stage.FEW_CAMERAS * 6.3)
     assert planned(1.0, capacity_pct, real_need_pct).expected_quality < GOAL - 0.05
     assert planned(capacity_pct / 2, capacity_pct, real_need_pct).expected_quality > GOAL + 0.05
+
+
+@pytest.mark.parametrize(("capacity_pct", "times"), [(4, 4), (5, 3), (8, 2), (13, 2), (14, 1), (40, 1)])
+def test_on_a_quick_machine_the_rush_hour_is_quicker_and_north_is_large_enough_to_be_divided(
+    capacity_pct: int, times: int, tmp_path: Path
+) -> None:
+    assert stage.times_for(capacity_pct) == times
+    some = stage.hurried(stage.RUSH, times)["north"]
+    assert [cam.pace / cam.fps for cam in some] == [
+        cam.pace / cam.fps for cam in stage.RUSH["north"]
+    ]  # a frame moves as far as before
+    settings = stage.BoxSettings(capacity_pct=capacity_pct * times, window=stage.RUSH_WINDOW)
+    path = tmp_path / "north.yaml"
+    addresses = {cam: f"rtsp://127.0.0.1:8554/north-{cam.id}" for cam in some}
+    path.write_text(stage.config_text("north", tmp_path / "north", addresses, settings), encoding="utf-8")
+    assert load_config(path).gpus.capacity_pct >= stage.ENOUGH_PCT
