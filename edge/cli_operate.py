@@ -35,12 +35,22 @@ def _row(backup: Backup) -> dict[str, Any]:
 
 
 @backup_app.command("make")
-def backup_make(config: OptionalConfig = None, data_dir: DataDir = None, json: Json = False) -> None:
+def backup_make(
+    config: OptionalConfig = None,
+    data_dir: DataDir = None,
+    before_upgrade: Annotated[
+        bool, typer.Option("--before-upgrade", help="Kept as those that an upgrade makes: the newest five.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Back the box up, while it runs or not. With CONFIG the configuration file goes in as well, readable by its owner only."""
-    from edge.store.backup import make_backup
+    from edge.store.backup import UPGRADE, make_backup, prune
 
     folder = load_given(config, data_dir).box.data_dir
-    made = make_backup(folder, reason="by-hand", at_utc=time.time(), software=software_version(), config=config)
+    reason = UPGRADE if before_upgrade else "by-hand"
+    made = make_backup(folder, reason=reason, at_utc=time.time(), software=software_version(), config=config)
+    if before_upgrade:
+        prune(folder, reason=UPGRADE)
     if json:
         print_json({"backup": _row(made)})
     else:

@@ -6,6 +6,9 @@
 #   PURGE=1               uninstall: configuration and data go as well, without asking
 #   DESTDIR=/some/root    writes below that root and only prints what it would do to this system (users, services)
 #   SKIP_ENV=1            leaves the Python environment as it is (packages, tests)
+#
+# An environment is made beside the one that runs, under a name of its own; PREFIX/venv is a link to the one in use. So a download that
+# fails costs nothing, and a box stands still only while its data are brought to the new version.
 set -eu
 
 prefix="${PREFIX:-/opt/driftbox}"
@@ -49,19 +52,44 @@ owned() {  # MODE OWNER PATH: of a folder
     if [ -z "$root" ]; then chown "$2" "$3"; fi
 }
 
+as_box() {  # COMMAND: as the box's user, from a folder that it may read, with its own caches
+    system env -C / HOME="$data" XDG_CACHE_HOME="$cache" MPLCONFIGDIR="$cache" YOLO_CONFIG_DIR="$cache" runuser -u "$user" -- "$@"
+}
+
+make_environment() {
+    owned 0755 root:root "$prefix"
+    if [ -n "${SKIP_ENV:-}" ]; then return; fi
+    next="env-$(date -u +%Y%m%d-%H%M%S)"
+    DRIFTBOX_SPEC="$here" sh "$here/scripts/install_env.sh" "$root$prefix/$next"
+}
+
+use_environment() {  # NAME
+    if [ -d "$root$prefix/venv" ] && [ ! -L "$root$prefix/venv" ]; then mv "$root$prefix/venv" "$root$prefix/env-before"; fi
+    ln -sfn "$1" "$root$prefix/venv.new"
+    mv -T "$root$prefix/venv.new" "$root$prefix/venv"
+}
+
+environment_in_use() {
+    if [ -L "$root$prefix/venv" ]; then readlink "$root$prefix/venv"; elif [ -d "$root$prefix/venv" ]; then echo env-before; fi
+}
+
+remove_other_environments() {
+    used="$(environment_in_use)"
+    for folder in "$root$prefix"/env-*; do
+        if [ -d "$folder" ] && [ "${folder##*/}" != "$used" ]; then rm -rf "$folder"; fi
+    done
+}
+
 back_up() {
-    if [ -f "$root$data/driftbox.db" ] && [ -x "$root$prefix/venv/bin/driftbox" ]; then
+    program="$prefix/${next:-venv}/bin/driftbox"
+    if [ -f "$root$data/driftbox.db" ] && [ -x "$root$program" ]; then
         say "backing the box up before anything changes"
-        system runuser -u "$user" -- "$prefix/venv/bin/driftbox" backup make --data-dir "$data" \
+        as_box "$program" backup make --before-upgrade --data-dir "$data" \
             || fail "the box could not be backed up, so nothing was changed; see the message above"
     fi
 }
 
-install_files() {
-    owned 0755 root:root "$prefix"
-    if [ -z "${SKIP_ENV:-}" ]; then
-        DRIFTBOX_SPEC="$here" sh "$here/scripts/install_env.sh" "$root$prefix/venv"
-    fi
+make_folders() {
     owned 0750 "root:$user" /etc/driftbox
     owned 0750 "$user:$user" "$data"
     owned 0750 "$user:$user" "$cache"
@@ -72,6 +100,9 @@ install_files() {
         if [ -z "$root" ]; then chown "root:$user" "$config"; fi
         say "wrote $config"
     fi
+}
+
+make_service() {
     mkdir -p "$root$(dirname "$unit")" "$root$(dirname "$link")"
     sed "s|@PREFIX@|$prefix|g" "$here/configs/service/driftbox.service" > "$root$unit.new"
     chmod 0644 "$root$unit.new"
@@ -80,19 +111,32 @@ install_files() {
     ln -sfn "$prefix/venv/bin/driftbox" "$root$link"
 }
 
+bring_data() {
+    if [ ! -f "$root$data/driftbox.db" ]; then return; fi
+    as_box "$prefix/venv/bin/driftbox" upgrade "$config" && return
+    if [ -n "$before" ] && [ -n "${next:-}" ]; then
+        use_environment "$before"
+        if [ "$was_running" = yes ]; then system systemctl start driftbox; fi
+        fail "this version does not go with the box's data or configuration (see above), so the one before stays; back-ups: $data/backups"
+    fi
+    fail "this version does not go with the box's data or configuration (see above); back-ups: $data/backups"
+}
+
 do_install() {
     need_root install
-    was_running=no
     make_user
+    trap remove_other_environments EXIT
+    make_environment
     back_up
+    make_folders
+    was_running=no
     if running; then was_running=yes; system systemctl stop driftbox; fi
-    install_files
-    if [ -f "$root$data/driftbox.db" ]; then
-        system runuser -u "$user" -- "$prefix/venv/bin/driftbox" upgrade "$config" \
-            || fail "the data folder could not be brought to this version; the back-up is in $data/backups"
-    fi
+    before="$(environment_in_use)"
+    if [ -n "${next:-}" ]; then use_environment "$next"; fi
+    bring_data
+    make_service
     system systemctl daemon-reload
-    system systemctl enable --now driftbox
+    system systemctl enable --now driftbox || fail "the service does not start; it says why in:  journalctl --namespace driftbox -u driftbox -n 50"
     if [ "$was_running" = yes ]; then say "upgraded and started again"; else say "installed and started"; fi
     say "the page:        https://$(hostname 2>/dev/null || echo this-machine):8080 (it shows a certificate of its own at first)"
     say "the claim code:  sudo journalctl --namespace driftbox -u driftbox -g 'claim code'"
@@ -112,7 +156,7 @@ do_uninstall() {
     if [ -e "$root$unit" ]; then system systemctl disable --now driftbox; fi
     rm -f "$root$unit" "$root$journal" "$root$link"
     system systemctl daemon-reload
-    rm -rf "$root${prefix:?}/venv"
+    rm -rf "$root${prefix:?}/venv" "$root$prefix"/env-*
     rmdir "$root$prefix" 2>/dev/null || true
     if ask_purge; then
         rm -rf "$root$data" "$root$cache" "$root$(dirname "$config")"

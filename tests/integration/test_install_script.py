@@ -82,6 +82,122 @@ def test_an_upgrade_keeps_the_configuration_and_backs_up_first(root: Path) -> No
     assert order == sorted(order)
 
 
+# --- the environment: beside the one in use, whole or not at all ------------------------------------------------------
+
+
+#: Stands in for Python, venv and pip: writes down what pip is asked, with its folder for what is half done, and fails when told so.
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+    *"-m venv"*) for last in "$@"; do :; done; mkdir -p "$last/bin"; cp "$0" "$last/bin/python"
+        printf '#!/bin/sh\\n' > "$last/bin/driftbox"; chmod 755 "$last/bin/driftbox" ;;
+    *"-m pip install"*) for last in "$@"; do :; done; [ -z "${PIP_FAILS:-}" ] || exit 1
+        printf '%s %s\\n' "$TMPDIR" "$(cd "$last" && find . -type f | sort | tr '\\n' ' ')" >> "$PIP_LOG" ;;
+    *"-m pip show"*) exit 1 ;;
+    *"%d.%d"*) echo 3.11 ;;
+esac
+"""
+
+
+OLDER = "env-20200202-000000"
+
+
+@pytest.fixture
+def fake_python(tmp_path: Path) -> Path:
+    python = tmp_path / "fake-python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return python
+
+
+def environments(root: Path) -> tuple[str, list[str]]:
+    """The one in use, and all that are there."""
+    folder = root / PREFIX.lstrip("/")
+    return os.readlink(folder / "venv"), sorted(path.name for path in folder.glob("env-*"))
+
+
+def make_it_older(root: Path) -> None:
+    """Environments are called by their second; a test waits for none."""
+    folder = root / PREFIX.lstrip("/")
+    (folder / os.readlink(folder / "venv")).rename(folder / OLDER)
+    (folder / "venv").unlink()
+    (folder / "venv").symlink_to(OLDER)
+
+
+def with_environment(root: Path, python: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return service("install", root, SKIP_ENV="", PYTHON=str(python), PIP_LOG=str(root.parent / "pip.log"), **more)
+
+
+def test_an_upgrade_makes_its_environment_beside_the_one_in_use_and_then_takes_its_place(root: Path, fake_python: Path) -> None:
+    (root / "opt/driftbox/venv/old").touch()  # as installs before this rule left it: a folder, no link
+    first = with_environment(root, fake_python)
+    assert first.returncode == 0, first.stderr
+    in_use, there = environments(root)
+    assert there == [in_use]
+    assert not (root / "opt/driftbox/venv/old").exists()
+    (root / "opt/driftbox/env-20200101-000000").mkdir()  # of an install that was killed
+    make_it_older(root)
+    second = with_environment(root, fake_python)
+    assert second.returncode == 0, second.stderr
+    in_use, there = environments(root)
+    assert there == [in_use]
+    assert in_use > OLDER
+
+
+def test_an_install_whose_download_fails_changes_nothing_and_leaves_nothing(root: Path, fake_python: Path) -> None:
+    assert with_environment(root, fake_python).returncode == 0
+    (root / "var/lib/driftbox/driftbox.db").write_bytes(b"a database")
+    make_it_older(root)
+    done = with_environment(root, fake_python, PIP_FAILS="1")
+    assert done.returncode != 0
+    assert "docs/install.md" in done.stderr
+    assert environments(root) == (OLDER, [OLDER])
+    assert "systemctl" not in done.stdout, "the box must not be touched"
+
+
+def test_what_is_half_done_lies_in_the_environment_and_a_copy_of_the_tree_is_built(root: Path, fake_python: Path) -> None:
+    """/tmp may be a part of the memory; and a build leaves its own things in the folder that it works in."""
+    assert with_environment(root, fake_python).returncode == 0
+    in_use, _ = environments(root)
+    scratch, *files = (root.parent / "pip.log").read_text().split()
+    assert scratch == f"{root}{PREFIX}/{in_use}/scratch"
+    assert not Path(scratch).exists()
+    assert {"./pyproject.toml", "./edge/cli.py", "./configs/service/driftbox.service"} <= set(files)
+    assert [file for file in files if ".git/" in file or file.startswith(("./tests", "./build", "./docs"))] == []
+
+
+def test_data_that_the_new_version_refuses_leave_the_old_one_in_place(root: Path, fake_python: Path) -> None:
+    assert with_environment(root, fake_python).returncode == 0
+    make_it_older(root)
+    (root / "var/lib/driftbox/driftbox.db").write_bytes(b"a database")
+    unit = root / "etc/systemd/system/driftbox.service"
+    unit.write_text("as it was")
+    script = root.parent / "scripts" / "service.sh"
+    script.parent.mkdir()
+    # What would be run is only printed here; so the printing of this one step is made to fail.
+    text = (ROOT / "scripts" / "service.sh").read_text()
+    shutil.copy(ROOT / "scripts" / "install_env.sh", script.parent)
+    script.write_text(text.replace('venv/bin/driftbox" upgrade "$config"', 'venv/bin/driftbox" upgrade "$config" && false'))
+    assert script.read_text() != text
+    for part in ("pyproject.toml", "README.md", "LICENSE", "cluster", "configs", "edge", "models", "scheduler", "streams"):
+        (root.parent / part).symlink_to(ROOT / part)
+    done = subprocess.run(
+        ["sh", str(script), "install"],
+        env=os.environ | {"DESTDIR": str(root), "PYTHON": str(fake_python), "PIP_LOG": str(root.parent / "pip.log")},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "the one before stays" in done.stderr
+    assert environments(root) == (OLDER, [OLDER])
+    assert unit.read_text() == "as it was"
+    assert "enable --now" not in done.stdout
+
+
+def test_uninstalling_takes_the_environments_along(root: Path, fake_python: Path) -> None:
+    assert with_environment(root, fake_python).returncode == 0
+    assert service("uninstall", root).returncode == 0
+    assert not (root / "opt/driftbox").exists()
+
+
 def test_uninstalling_leaves_the_data_unless_told_otherwise(root: Path) -> None:
     service("install", root)
     (root / "var/lib/driftbox/driftbox.db").write_bytes(b"a database")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from configs.errors import StorageError, UsageError
 from edge.store import backup as module
-from edge.store.backup import DATABASE, FOLDER, UPGRADE, find_backup, list_backups, make_backup, prune, restore, verify
+from edge.store.backup import DATABASE, FOLDER, KEEP, UPGRADE, find_backup, list_backups, make_backup, prune, restore, verify
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from scheduler.types import ModelVersion
@@ -350,3 +350,14 @@ def test_the_commands_talk_to_programs_too(tmp_path: Path, capsys: pytest.Captur
     assert answered("upgrade") == (0, {"changed": False, "backup": None})
     code, error = answered("backup", "restore", "nothing")
     assert (code, error["error"]["code"]) == (2, "usage")
+
+
+def test_back_ups_before_upgrades_do_not_fill_the_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from edge.cli import main
+
+    box_with(tmp_path, "gate-1")
+    for word in ("", *["--before-upgrade"] * (KEEP + 2)):
+        with pytest.raises(SystemExit):
+            main(["backup", "make", *word.split(), "--data-dir", str(tmp_path), "--json"])
+    capsys.readouterr()
+    assert sorted(b.reason for b in list_backups(tmp_path)) == [UPGRADE] * KEEP + ["by-hand"]
