@@ -77,14 +77,10 @@ class FleetAuth(BaseAuthPlugin):
                 session.ssl_object is None and bool(rules.secret) and hmac.compare_digest(given.encode(), rules.secret.encode())
             )
         box = _box_at(session, rules.revoked)
-        # What a broker tells for a box that is gone is checked by nobody later; and a session that it keeps is whose it was.
-        wills = not session.will_flag or may(box or "", session.will_topic or "", Action.PUBLISH, rules.prefix)
-        owner = getattr(session, "driftbox_box", box)
-        session.username = box or "nobody"
-        if box is None or owner != box or not wills:
-            return False
-        session.driftbox_box = box
-        return True
+        session.username = box or "nobody"  # sessions are kept by it (`edge.telemetry.amqtt_broker`)
+        # What a broker tells for a box that is gone is checked by nobody later.
+        wills = not session.will_flag or may(session.username, session.will_topic or "", Action.PUBLISH, rules.prefix)
+        return box is not None and wills
 
 
 class FleetTopics(BaseTopicPlugin):

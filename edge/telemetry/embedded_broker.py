@@ -196,37 +196,10 @@ def broker_config(orders: Mapping[str, Any]) -> dict[str, Any]:
 
 async def serve(orders: Mapping[str, Any]) -> None:
     """Serves until the input ends."""
-    from amqtt.adapters import ReaderAdapter, WriterAdapter
-    from amqtt.broker import Broker
-    from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
-    from amqtt.session import Session
+    from edge.telemetry.amqtt_broker import OwnBroker  # amqtt is large, and only this process wants it
 
     served: list[_Served] = []
-
-    class OwnBroker(Broker):
-        """amqtt 0.12, put right in three places."""
-
-        async def _publish_retained_messages_for_subscription(self, subscription: tuple[str, int], session: Session) -> None:
-            """It sends a client that connects the retained messages of everybody's subscriptions, its rights unasked."""
-            if any(holder is session for holder, _ in self._subscriptions.get(subscription[0], ())):
-                await super()._publish_retained_messages_for_subscription(subscription, session)
-
-        async def _initialize_client_session(
-            self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
-        ) -> tuple[BrokerProtocolHandler, Session]:
-            """A client that comes back to a session which was kept is taken for whoever had it last: by that one's certificate."""
-            handler, session = await super()._initialize_client_session(reader, writer, remote_address, remote_port)
-            session.ssl_object = writer.get_ssl_info()
-            return handler, session
-
-        @staticmethod
-        def _create_ssl_context(listener: Any) -> ssl.SSLContext:
-            """It reads the certificate once."""
-            context = Broker._create_ssl_context(listener)
-            served.append(_Served(context, Path(listener["certfile"]), Path(listener["keyfile"])))
-            return context
-
-    broker = OwnBroker(broker_config(orders))
+    broker = OwnBroker(broker_config(orders), lambda *listener: served.append(_Served(*listener)))
     await broker.start()
     print(json.dumps({"ready": True}), flush=True)
     renewing = asyncio.create_task(_take_up_certificates(served))

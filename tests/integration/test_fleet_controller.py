@@ -420,6 +420,7 @@ def test_a_given_broker_that_knows_everybody_by_certificate(tmp_path: Path) -> N
     lines = [
         f"cafile {authority.cert_file}", f"certfile {authority.server_cert_file}", f"keyfile {authority.server_key_file}",
         "require_certificate true", "use_identity_as_username true", f"acl_file {acl}", "allow_anonymous false",
+        "use_username_as_clientid true",
     ]  # fmt: skip
     own = Broker(tmp_path, lines=lines)
     own.start()
@@ -435,6 +436,17 @@ def test_a_given_broker_that_knows_everybody_by_certificate(tmp_path: Path) -> N
             lambda: box.report() and box.box.applied is not None and state().boxes["gate"].report, "it is heard and obeys"
         )
         assert not ear.of("gate/desired")
+        ends: list[object] = []
+        box.client.on_disconnect = lambda *_: ends.append(1)
+        yard, made = joined(served, tmp_path / "yard", "yard"), served.running.link.connection()
+        for id in ("gate", "fleet", box.client._client_id.decode()):
+            thief = Client(id, own.port, yard.tls())
+            assert thief.is_in
+            thief.close()
+        version = state().boxes["gate"].report.sequence  # type: ignore[union-attr]
+        eventually(lambda: box.report() and state().boxes["gate"].report.sequence > version, "it is still heard")  # type: ignore[union-attr]
+        assert not ends, "by the connection that it had, whatever another calls itself"
+        assert served.running.link.connection() == made
         box.close()
         ear.close()
     finally:
@@ -507,23 +519,45 @@ def test_who_is_sent_away_loses_his_connection_at_once(own: Served, tmp_path: Pa
         wire.close()
 
 
-def test_nobody_speaks_for_another_by_a_kept_session_or_a_will(own: Served, tmp_path: Path) -> None:
-    port = own.running.options.broker_port
+def test_nobody_speaks_for_another_by_his_client_id_or_a_will(own: Served, tmp_path: Path) -> None:
+    """By a client id that somebody else has, or had: of a member, of nobody, kept or not."""
+    port, controller = own.running.options.broker_port, own.running.link._client_id
     one, other = joined(own, tmp_path / "one", "one"), joined(own, tmp_path / "other", "other")
-    kept = Client("kept", port, one.tls(), clean=False)
-    kept.paho.subscribe("driftbox/here/one/desired", qos=1)
-    assert kept.is_in
-    kept.close()
-    thief = Client("kept", port, other.tls(), clean=False)
-    assert not thief.is_in
-    back = Client("kept", port, one.tls(), clean=False)
-    assert back.is_in, "its owner has it"
+    ear = Client("known", port, one.tls(), clean=False)
+    listens = threading.Event()
+    ear.paho.on_subscribe = lambda *_: listens.set()
+    ear.paho.subscribe("driftbox/here/one/numbers", qos=1)
+    assert listens.wait(60)
+    made = own.running.link.connection()
+    for id in ("known", controller):
+        for clean in (True, False):
+            thief, nobody = Client(id, port, other.tls(), clean=clean), Client(id, port, one.trusting(), clean=clean)
+            assert thief.is_in, "it may call itself as it likes"
+            assert not nobody.is_in, "without a certificate nobody comes in"
+            thief.close()
+            nobody.close()
+    mouth = Client("mouth", port, one.tls())
+    mouth.paho.publish("driftbox/here/one/numbers", b"1", qos=1).wait_for_publish(60)
+    eventually(lambda: ear.heard == [("driftbox/here/one/numbers", b"1")], "its owner still has what he asked for")
+    assert ear.ends == 0, "by the connection that he had"
+    assert thief.heard == nobody.heard == []
+    box = WireBox(ToyBox("one"), port, now_s=time.time, tls=one.tls())
+    eventually(lambda: box.report() and own.running.controller.state().boxes["one"].online, "and the controller hears")
+    assert own.running.link.connection() == made, "which has lost nothing either"
+
+    ear.close()
+    mouth.paho.publish("driftbox/here/one/numbers", b"2", qos=1).wait_for_publish(60)
+    thief = Client("known", port, other.tls(), clean=False)
+    back = Client("known", port, one.tls(), clean=False)
+    eventually(lambda: back.heard == [("driftbox/here/one/numbers", b"2")], "what was kept for it comes to its owner")
+    assert thief.heard == []
     for topic, let_in in (("driftbox/here/one/availability", False), ("driftbox/here/other/availability", True)):
         teller = Client(f"w-{let_in}", port, other.tls(), will=topic)
         assert teller.is_in is let_in
         teller.close()
-    for client in (thief, back):
+    for client in (thief, back, mouth):
         client.close()
+    box.close()
 
 
 def test_a_renewed_certificate_is_served_at_once_and_nothing_is_lost(own: Served, tmp_path: Path) -> None:

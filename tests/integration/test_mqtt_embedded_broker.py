@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import psutil
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from configs.schema import MqttSection
 from edge.store.outbox import Outbox
@@ -101,6 +103,35 @@ def test_with_users_nobody_else_comes_in_and_only_hashes_are_on_disk(make: Make,
     seen = lines + " ".join(psutil.Process(broker.pid).cmdline()) + repr(broker.reached_by())
     assert WORD not in seen
     assert own.resolve() not in seen
+
+
+def knocked(port: int, client_id: str, user: tuple[str, str] | None) -> str:
+    """What the broker answers to whoever calls himself so."""
+    answers: list[str] = []
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, reconnect_on_failure=False)
+    if user is not None:
+        client.username_pw_set(*user)
+    client.on_connect = lambda _, __, ___, reason, ____: answers.append(str(reason))
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    eventually(lambda: answers, "an answer")
+    client.disconnect()
+    client.loop_stop()
+    return answers[0]
+
+
+def test_whoever_calls_himself_like_a_listener_takes_nothing_from_him(make: Make, outbox: Outbox) -> None:
+    broker, mqtt = make(users=[*users(), {"name": "eve", "password": "hers"}])
+    listener = Listener(mqtt.port, username="ha", password=WORD)
+    id = listener.client_id
+    assert knocked(mqtt.port, id, ("eve", "hers")) == "Success"
+    for user in (("ha", "guessed"), ("eve", WORD), None):
+        assert knocked(mqtt.port, id, user) == "Not authorized"
+    publisher = publisher_of(broker, outbox)
+    publisher.start()
+    eventually(lambda: listener.of("home/demo/stats"), "he still hears")
+    publisher.stop()
+    listener.close()
 
 
 def test_it_speaks_tls_outside_and_the_box_still_reaches_it(make: Make, outbox: Outbox, tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ class Listener:
         self, port: int, *, username: str | None = None, password: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self.seen: list[tuple[str, bytes, bool]] = []
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"listener-{time.monotonic_ns()}")
+        self.client_id = f"listener-{time.monotonic_ns()}"
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self.client_id)
         if username:
             self._client.username_pw_set(username, password)
         if tls is not None:
