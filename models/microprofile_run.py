@@ -85,7 +85,7 @@ class _Epoch:
     """One epoch of a trial and its judging (`models.trial_pack.Piece`)."""
 
     def __init__(self, trial: _Trial, steps: Generator[str, None, None]) -> None:
-        self.of, self.trial, self.doing = trial, trial.config.name, ""
+        self.of, self.trial, self.doing, self.width = trial, trial.config.name, "", 1
         self._steps = steps
 
     def step(self) -> bool:
@@ -138,11 +138,11 @@ class ProfileGroup:
         for config in self._configs:
             self._trials.append(self._metered_once(lambda config=config: self._started(config, before)))  # type: ignore[misc]
 
-    def take(self) -> Piece | None:
+    def take(self, room: int = 1) -> Piece | None:
         """An epoch of the family that has begun the fewest; None: none can begin now."""
-        return self._take()
+        return self._take(room)
 
-    def _take(self) -> _Epoch | None:
+    def _take(self, room: int = 1) -> _Epoch | None:
         self._cull()
         level = min((t.begun for t in self._going()), default=0)
         next_up = [t for t in self._going() if not t.busy and t.begun == level < self._rungs[0]]

@@ -1,17 +1,14 @@
 """Runs the trials of a group at once on the lanes a job is given, as many as pay: Fluid's packing on one device (papers/fluid.md, 3).
 
 A piece of work is a generator of iterations; a lane runs them one after the other in a thread of its own; c lanes run c pieces at once.
-How many, is measured on the real work while it goes on, and nothing is done twice:
+How many is found out on the real work while it goes on, nothing is done twice, and what was found is looked at again
+(`scheduler.fluid.observe`): this module says which lanes run, and times iterations. With c = 1 the trials run one by one. The time of an
+iteration is from wanting it to its end, so that it counts what a lane's share makes of it: two lanes that divide a share that one could
+have used alone bring nothing, and that is what is measured. Results do not depend on any of this, because each piece has its own seeds,
+its own model and its own order.
 
-    a few iterations of a first trial alone, of a second alone, of both at once, then of three, ... each after some that do not count
-    O^p = 1 - ((p - 1) / p) * avg(T^p) / avg(T^(p-1))           eq. 3.1, over the same trials doing the same kind of iteration
-    c = the last p before the first whose O^p is not above O_th       (`scheduler.fluid.packing`)
-
-With c = 1 the trials run one by one. T is the time from wanting an iteration to its end, so that it counts what a lane's share makes of
-it: two lanes that divide a share that one could have used alone bring nothing, and that is what is measured.
-
-What we changed: the text profiles on resources set apart for it; here the first iterations are the profile. Results do not depend on any
-of this, because each piece has its own seeds, its own model and its own order.
+A piece may be wider than one device (`Piece.width`, Fluid's widths above one): it has one lane and as many seats as it is wide. While
+it runs, others find fewer seats, and nothing is compared.
 
 Threads, not processes: torch leaves Python's lock inside its operations; models whose operations are tiny gain little, and then c says
 so. On a GPU a lane's `iteration` brings its stream along.
@@ -19,20 +16,15 @@ so. On a GPU a lane's `iteration` brings its stream along.
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler.fluid.packing import GAIN_MIN, alpha_of, packing_gains, share_max
-
-#: Iterations of a lane that do not count after the number of trials at once has changed, and those that do.
-WARM, COUNTED = 2, 5
-#: Iterations without an answer after which measuring is given up (pieces that end too soon, say).
-MEASURED_MOST = 200
+from scheduler.fluid.observe import Packing, Verdict
+from scheduler.fluid.packing import GAIN_MIN, alpha_of, packing_gains
 
 
 class Gate(Protocol):
@@ -44,10 +36,12 @@ class Gate(Protocol):
 
 
 class Piece(Protocol):
-    """A stretch of one trial's iterations. trial: whose; doing: the kind of the iteration that was done last."""
+    """A stretch of one trial's iterations. trial: whose; doing: the kind of the iteration that was done last; width: devices that it
+    takes, from its beginning to its end."""
 
     trial: str
     doing: str
+    width: int
 
     def step(self) -> bool:
         """Does one iteration; False when that was the last, or when there was none left."""
@@ -56,8 +50,8 @@ class Piece(Protocol):
 class Work(Protocol):
     """What is to be done. Its methods are called under one lock, its pieces' steps are not."""
 
-    def take(self) -> Piece | None:
-        """The next piece to begin; None: nothing can begin now."""
+    def take(self, room: int = 1) -> Piece | None:
+        """The next piece to begin, at most `room` wide; None: nothing can begin now."""
 
     def ended(self, piece: Piece) -> None: ...
 
@@ -68,8 +62,8 @@ class Work(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PackReport:
-    """share_max: c, trials at once; iteration_s: avg(T^1), avg(T^2), ... as far as measured; gains: O^2, ...; iterations: done in all;
-    wall_s: seconds from start to end."""
+    """share_max: c, trials at once, as it was in the end; iteration_s: avg(T^1), avg(T^2), ... as far as measured; gains: O^2, ...;
+    verdicts: of each look, in order; iterations: done in all; wall_s: seconds from start to end."""
 
     share_max: int
     iteration_s: tuple[float, ...]
@@ -77,6 +71,7 @@ class PackReport:
     alpha: float
     iterations: int
     wall_s: float
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def run_packed(
@@ -86,6 +81,7 @@ def run_packed(
     cap: int | None = None,
     gain_min: float = GAIN_MIN,
     share: int | None = None,
+    seats: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     on_thread: Callable[[Gate], None] | None = None,
     on_turn: Callable[[Sequence[int]], None] | None = None,
@@ -93,13 +89,14 @@ def run_packed(
     """Does all of `work`. The calling thread runs the first lane, so that one lane is no more than the plain loop.
 
     cap: most trials at once by memory (`scheduler.fluid.packing.memory_cap`); share: take this many at once and measure nothing;
-    on_thread: called first in each thread, with its lane; on_turn: hears which lanes run from now on, so that a share can be divided
-    among them (else a lane that is measured alone would have a part of it only). Raises what a piece or a lane raises (the first of
-    it), when all threads have stopped. ValueError without a lane."""
+    seats: devices there are, for pieces that are wider than one (default: as many as lanes); on_thread: called first in each thread,
+    with its lane; on_turn: hears which lanes run from now on, a wide one as often as it is wide, so that a share can be divided among
+    them (else a lane that is measured alone would have a part of it only). Raises what a piece or a lane raises (the first of it), when
+    all threads have stopped. ValueError without a lane."""
     if not gates:
         raise ValueError("trials need at least one lane")
     most = min(len(gates), cap or len(gates), share or len(gates))
-    return _Run(work, gates[:most], gain_min, share, clock, on_thread, on_turn).run()
+    return _Run(work, gates[:most], gain_min, share, max(most, seats or 0), clock, on_thread, on_turn).run()
 
 
 class CurrentGate:
@@ -117,89 +114,22 @@ class CurrentGate:
             gate.checkpoint()
 
 
-Key = tuple[str, str]
-
-
-@dataclass
-class _Measuring:
-    """Which lanes run now, and how long iterations take. turns: sets of lanes that are still to be measured, the present one first;
-    times: trials at once -> kind of iteration -> seconds; chosen: c, when measuring is over."""
-
-    turns: list[tuple[int, ...]]
-    gain_min: float
-    times: dict[int, dict[Key, list[float]]] = field(default_factory=dict)
-    warm: dict[int, int] = field(default_factory=dict)
-    of_turn: dict[int, list[Key]] = field(default_factory=dict)
-    seen: int = 0
-    chosen: int | None = None
-
-    @property
-    def turn(self) -> tuple[int, ...]:
-        return self.turns[0]
-
-    def record(self, lane: int, key: Key, seconds: float) -> None:
-        self.seen += 1
-        self.warm[lane] = self.warm.get(lane, 0) + 1
-        if self.warm[lane] > WARM:
-            self.times.setdefault(len(self.turn), {}).setdefault(key, []).append(seconds)
-            self.of_turn.setdefault(lane, []).append(key)
-        if self.seen >= MEASURED_MOST:
-            self.conclude()
-        elif all(self._enough(n) for n in self.turn):
-            self._next_turn()
-
-    def _enough(self, lane: int) -> bool:
-        """Iterations of a kind that was also measured with one trial less (alone: any)."""
-        before = self.times.get(len(self.turn) - 1) if len(self.turn) > 1 else None
-        comparable = [key for key in self.of_turn.get(lane, []) if before is None or key in before or lane == self.turn[-1] > 1]
-        return len(comparable) >= COUNTED
-
-    def _next_turn(self) -> None:
-        level = len(self.turn)
-        self.turns.pop(0)
-        self.warm, self.of_turn = {}, {}
-        if not self.turns or (level > 1 and share_max(self.levels(), gain_min=self.gain_min) < level):
-            self.conclude()
-
-    def conclude(self) -> None:
-        self.turns = []
-        self.chosen = share_max(self.levels(), gain_min=self.gain_min)
-
-    def levels(self) -> list[float]:
-        """avg(T^1), avg(T^2), ...: chained over what two neighbouring levels have in common, so that a ratio compares like with like."""
-        if 1 not in self.times:
-            return [1.0]
-        found = [_mean_of(self.times[1], self.times[1])]
-        for level in range(2, max(self.times) + 1):
-            less, more = self.times.get(level - 1, {}), self.times.get(level, {})
-            common = less.keys() & more.keys()
-            if not common:
-                break
-            found.append(found[-1] * _mean_of(more, common) / _mean_of(less, common))
-        return found
-
-
-def _mean_of(times: dict[Key, list[float]], keys: Sequence[Key] | set[Key] | dict[Key, list[float]]) -> float:
-    """Over kinds; the median of each, because another process may take the core for a while."""
-    return max(1e-9, statistics.mean(statistics.median(times[key]) for key in sorted(keys)))
-
-
 class _Run:
     """One call of `run_packed`. Everything below is read and changed under `_changed`, but the steps themselves."""
 
     def __init__(
-        self, work: Work, gates: Sequence[Gate], gain_min: float, share: int | None, clock: Callable[[], float],
+        self, work: Work, gates: Sequence[Gate], gain_min: float, share: int | None, seats: int, clock: Callable[[], float],
         on_thread: Callable[[Gate], None] | None, on_turn: Callable[[Sequence[int]], None] | None,
     ) -> None:  # fmt: skip
         self._work, self._gates, self._clock = work, gates, clock
         self._on_thread, self._on_turn = on_thread, on_turn
         n = len(gates)
-        turns = [(0,), (1,), *(tuple(range(p)) for p in range(2, n + 1))] if n > 1 and not share else []
-        self._measuring = _Measuring(turns=turns, gain_min=gain_min)
-        self._active = n if share else 1
+        self._seats = seats
+        self._packing = Packing(1 if share else n, gain_min=gain_min)
+        self._fixed = n if share else None
         self._changed = threading.Condition()
         self._open: list[Piece] = []  # begun, and left by a lane that stopped
-        self._busy: set[int] = set()
+        self._busy: dict[int, int] = {}  # lane -> devices that its piece takes
         self._mix = 0  # changes whenever the lanes that run change
         self._iterations = 0
         self._told: tuple[int, ...] = ()
@@ -220,7 +150,7 @@ class _Run:
                 thread.join()
         if self._error is not None:
             raise self._error
-        levels = self._measuring.levels()
+        levels = self._packing.levels()
         return PackReport(
             share_max=self._active,
             iteration_s=tuple(levels),
@@ -228,12 +158,19 @@ class _Run:
             alpha=alpha_of(levels[: max(2, self._active)]),
             iterations=self._iterations,
             wall_s=self._clock() - started_s,
+            verdicts=tuple(self._packing.verdicts),
         )
+
+    @property
+    def _active(self) -> int:
+        return self._fixed or self._packing.chosen
 
     def _tell_turn(self) -> None:
         """Lanes that are to stop keep their part until they have: one that waited for a share it has lost would never get there."""
-        wanted = self._measuring.turn if self._measuring.turns else tuple(range(self._active))
-        running = tuple(sorted({*wanted, *self._busy}))
+        wanted = self._packing.turn or tuple(range(self._active))
+        if any(width > 1 for width in self._busy.values()):  # the others have no device to wait for a share with
+            wanted = ()
+        running = tuple(lane for lane in sorted({*wanted, *self._busy}) for _ in range(self._busy.get(lane, 1)))
         if self._on_turn is not None and running != self._told:
             self._told = running
             self._on_turn(running)
@@ -255,15 +192,16 @@ class _Run:
     # --- which lane runs what -----------------------------------------------------------------------------------------
 
     def _next(self, lane: int) -> Piece | None:
-        """Waits for something to do; None: there will be nothing more for this lane."""
+        """Waits for something to do; None: there will be nothing more."""
         with self._changed:
             while True:
-                if self._over() or self._retired(lane):
+                if self._over():
                     return None
-                if self._may_run(lane):
-                    piece = self._open.pop(0) if self._open and not self._measuring.turns else self._work.take()
+                room = self._room(lane)
+                if room:
+                    piece = self._taken(room)
                     if piece is not None:
-                        self._enter(lane)
+                        self._enter(lane, piece)
                         return piece
                     self._stuck(lane)
                     if self._over():
@@ -273,34 +211,46 @@ class _Run:
     def _over(self) -> bool:
         return self._error is not None or (not self._open and self._work.done)
 
-    def _retired(self, lane: int) -> bool:
-        return not self._measuring.turns and lane >= self._active
+    def _room(self, lane: int) -> int:
+        """Devices that this lane may have for a piece, beside those that others have."""
+        if not self._may_run(lane):
+            return 0
+        return min(1, self._free) if self._packing.turn else self._free
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._seats - sum(self._busy.values()))
+
+    def _taken(self, room: int) -> Piece | None:
+        for at, piece in enumerate(self._open):
+            if piece.width <= room:
+                return self._open.pop(at)
+        return self._work.take(room)
 
     def _may_run(self, lane: int) -> bool:
-        return lane in self._measuring.turn if self._measuring.turns else lane < self._active
+        turn = self._packing.turn
+        return lane in turn if turn else lane < self._active
 
     def _stuck(self, lane: int) -> None:
-        """A lane that is measured alone and finds nothing would wait for those that wait for it."""
-        if self._measuring.turns and not self._busy & set(self._measuring.turn):
-            self._measuring.conclude()
+        """A lane that is to be measured finds nothing: those that wait for it would wait for ever, and there is nothing to compare."""
+        if self._packing.turn:
+            self._packing.give_up()
             self._settle()
 
-    def _enter(self, lane: int) -> None:
-        self._busy.add(lane)
+    def _enter(self, lane: int, piece: Piece) -> None:
+        self._busy[lane] = piece.width
         self._mix += 1
+        self._tell_turn()
         self._changed.notify_all()
 
     def _leave(self, lane: int) -> None:
-        if lane in self._busy:
-            self._busy.discard(lane)
+        if self._busy.pop(lane, None) is not None:
             self._mix += 1
             self._tell_turn()
         self._changed.notify_all()
 
     def _settle(self) -> None:
-        """Another turn, or measuring is over."""
-        if not self._measuring.turns and self._measuring.chosen is not None:
-            self._active = self._measuring.chosen
+        """Another turn, or another number at once."""
         self._tell_turn()
         self._mix += 1
         self._changed.notify_all()
@@ -324,23 +274,24 @@ class _Run:
     def _goes_on(self, lane: int, piece: Piece) -> bool:
         """Waits while others are measured. False: this lane stops; its piece is left to others."""
         with self._changed:
-            while self._error is None and not self._retired(lane) and not self._may_run(lane):
+            while self._error is None and self._packing.turn and not self._may_run(lane):
                 self._leave(lane)
                 self._changed.wait()
-            if self._error is not None or self._retired(lane):
+            begins_again = lane not in self._busy
+            if self._error is not None or not self._may_run(lane) or (begins_again and piece.width > self._free):
                 self._open.append(piece)
                 self._leave(lane)
                 return False
-            if lane not in self._busy:
-                self._enter(lane)
+            if begins_again:
+                self._enter(lane, piece)
             return True
 
     def _record(self, lane: int, piece: Piece, mix: int, seconds: float) -> None:
-        """Only iterations during which exactly the lanes of this turn were running all the time."""
-        measuring = self._measuring
-        if not measuring.turns or mix != self._mix or self._busy != set(measuring.turn):
+        """To be compared are only iterations during which exactly the lanes of this turn were running all the time."""
+        turn = self._packing.turn
+        wide = any(width > 1 for width in self._busy.values())
+        if self._fixed or (wide and turn is None):  # no look begins beside a wide one
             return
-        turn = measuring.turn
-        measuring.record(lane, (piece.trial, piece.doing), seconds)
-        if not measuring.turns or measuring.turn != turn:
+        like = turn is not None and mix == self._mix and self._busy.keys() == set(turn) and not wide
+        if self._packing.done(lane, (piece.trial, piece.doing), seconds if like else None):
             self._settle()

@@ -2,6 +2,7 @@
 
 types       trials, groups, the pool, and what a width costs (eq. 3.2)
 packing     c and d from measured times (eq. 3.1), c within memory
+observe     c found out while the trials run, whoever disturbs the measuring
 widths      StaticFluid, DynamicFluid, what happens when GPUs vanish
 layout      who sits on which GPU
 simulate    the course of a group; FIFO and one by one beside it

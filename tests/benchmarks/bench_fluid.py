@@ -45,6 +45,7 @@ from models.tasks.detection import DETECTION
 from models.trial_pack import PackReport, Piece, run_packed
 from scheduler.fluid import AS_PRINTED, Pool, Trial, fifo, fluid, leftover_widths, packing_gains, plan_group, share_max
 from scheduler.fluid.groups import Report, SuccessiveHalving, group_of
+from scheduler.fluid.observe import Verdict
 from scheduler.types import RetrainConfig
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -71,7 +72,7 @@ class Training:
     """A trial as one piece of work (`models.trial_pack.Piece`)."""
 
     def __init__(self, serving: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, task: Task) -> None:
-        self.trial, self.doing = config.name, "train"
+        self.trial, self.doing, self.width = config.name, "train", 1
         self.detector = student(serving, config, seed=0)
         self._steps = retrain(self.detector, samples, config, seed=0, task=task, teacher=serving)
         self.left = config.epochs * n_used(config, len(samples))
@@ -95,7 +96,7 @@ class Queue:
     def __init__(self, pieces: Sequence[Training]) -> None:
         self._waiting, self._running = list(pieces), 0
 
-    def take(self) -> Piece | None:
+    def take(self, room: int = 1) -> Piece | None:
         if not self._waiting:
             return None
         self._running += 1
@@ -211,10 +212,16 @@ def measure(bench: Bench, rounds: int) -> None:
     print(f"Fluid against FIFO: ratio {by_fifo:.2f}")
     for run in found["Fluid"]:
         gains = ", ".join(f"O^{p} {gain:.2f}" for p, gain in enumerate(run.report.gains, start=2))
-        print(f"  measured in the run: {gains or 'nothing'}; alpha {run.report.alpha:.2f}, c {run.report.share_max}")
+        looks = "; ".join(_look(verdict) for verdict in run.report.verdicts)
+        print(f"  measured in the run: {gains or 'nothing'}; alpha {run.report.alpha:.2f}, c {run.report.share_max} ({looks})")
     every = [run.digests for runs in found.values() for run in runs]
     print(f"trained weights the same whatever the way: {all(d == first.digests for d in every)}")
     _predicted(first, found["Fluid"][-1].report, bench.lanes)
+
+
+def _look(verdict: Verdict) -> str:
+    """What one look at p at once said, by round."""
+    return f"{verdict.level}: {'yes' if verdict.pays else 'no'} by {' '.join(f'{gain:.2f}' for gain in verdict.gains)}"
 
 
 def _median_ratio(runs: Sequence[Run], base: Sequence[Run], name: str) -> float:
