@@ -56,10 +56,23 @@ as_box() {  # COMMAND: as the box's user, from a folder that it may read, with i
     system env -C / HOME="$data" XDG_CACHE_HOME="$cache" MPLCONFIGDIR="$cache" YOLO_CONFIG_DIR="$cache" runuser -u "$user" -- "$@"
 }
 
+# Only what has changed is downloaded and takes room then: files are the same ones under a second name. That is safe, because pip removes
+# a file before it writes one of that name; only scripts, which name their Python, are made anew here.
+start_from_the_one_in_use() {
+    if [ ! -d "$root$prefix/venv/bin" ]; then return; fi
+    cp -al "$root$prefix/venv/." "$root$prefix/$next" 2>/dev/null || { rm -rf "$root$prefix/$next"; return; }
+    for script in "$root$prefix/$next/bin"/*; do
+        if [ -f "$script" ] && [ ! -L "$script" ] && [ "$(head -c 2 "$script" | tr -d '\0')" = '#!' ]; then
+            sed -i "1s|^#!$root$prefix/[^/]*/bin/|#!$root$prefix/$next/bin/|" "$script"
+        fi
+    done
+}
+
 make_environment() {
     owned 0755 root:root "$prefix"
     if [ -n "${SKIP_ENV:-}" ]; then return; fi
     next="env-$(date -u +%Y%m%d-%H%M%S)"
+    start_from_the_one_in_use
     DRIFTBOX_SPEC="$here" sh "$here/scripts/install_env.sh" "$root$prefix/$next"
 }
 

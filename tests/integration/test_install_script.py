@@ -143,6 +143,22 @@ def test_an_upgrade_makes_its_environment_beside_the_one_in_use_and_then_takes_i
     assert in_use > OLDER
 
 
+def test_what_has_not_changed_takes_no_room_twice_and_scripts_name_their_own_python(root: Path, fake_python: Path) -> None:
+    assert with_environment(root, fake_python).returncode == 0
+    make_it_older(root)
+    older = root / PREFIX.lstrip("/") / OLDER
+    (older / "lib").mkdir()
+    (older / "lib/torch.so").write_bytes(b"gigabytes")
+    (older / "bin/tool").write_text(f"#!{root}{PREFIX}/{OLDER}/bin/python\nimport tool\n")
+    inode = (older / "lib/torch.so").stat().st_ino
+    assert with_environment(root, fake_python).returncode == 0
+    in_use, there = environments(root)
+    assert there == [in_use] != [OLDER]
+    now = root / PREFIX.lstrip("/") / in_use
+    assert (now / "lib/torch.so").stat().st_ino == inode
+    assert (now / "bin/tool").read_text() == f"#!{root}{PREFIX}/{in_use}/bin/python\nimport tool\n"
+
+
 def test_an_install_whose_download_fails_changes_nothing_and_leaves_nothing(root: Path, fake_python: Path) -> None:
     assert with_environment(root, fake_python).returncode == 0
     (root / "var/lib/driftbox/driftbox.db").write_bytes(b"a database")
