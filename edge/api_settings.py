@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Header, Request
 
 from edge.api_cameras import answered
+from edge.api_labels import etag_of
 from edge.settings import ChoicesView, SettingsSource, SettingsView
 from edge.web.who import Role, needs, who_of
 
@@ -16,6 +17,9 @@ Media = Annotated[
         description="Keys of `storage.media` as in docs/configuration.md; null: what the configuration file says.",
         examples=[{"clip_days": 7, "class_days": {"person": 30}}],
     ),
+]
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=80, description="`media_etag` of the settings that were seen.")
 ]
 
 
@@ -32,13 +36,14 @@ def settings_routes(source: SettingsSource) -> APIRouter:
         "/media", response_model=SettingsView, dependencies=[needs(Role.ADMIN)],
         responses={
             403: {"description": "for admins"}, 404: {"description": "here nothing can be changed but the file"},
+            412: {"description": "somebody else has changed it since (`If-Match`)"},
             422: {"description": "fields that cannot be: `problems` names each"},
         },
     )  # fmt: skip
-    def change_media(patch: Media, request: Request) -> Any:
+    def change_media(patch: Media, request: Request, if_match: IfMatch = None) -> Any:
         """How long events, snapshots and clips are kept, and how much room they may take: in force when this answers, without a restart,
         and after one. What is over the new bounds is deleted within seconds, the oldest first."""
-        return answered(lambda: source.change_media(patch, by=who_of(request).name))
+        return answered(lambda: source.change_media(patch, by=who_of(request).name, etag=etag_of(if_match)))
 
     @routes.get("/choices")
     def choices() -> ChoicesView:

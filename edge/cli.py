@@ -26,6 +26,7 @@ from edge.cli_labels import labels_app
 from edge.cli_models import models_app
 from edge.cli_operate import backup_app, diagnostics, upgrade
 from edge.cli_profile import profile
+from edge.cli_settings import settings_app
 from edge.console import print_json, print_table, say, say_json_line, show_error
 from edge.logs import DEBUG_VARIABLE
 
@@ -44,6 +45,7 @@ app.add_typer(accounts_app, name="accounts")
 app.add_typer(models_app, name="models")
 app.add_typer(cameras_app, name="cameras")
 app.add_typer(labels_app, name="labels")
+app.add_typer(settings_app, name="settings")
 app.add_typer(backup_app, name="backup")
 app.add_typer(fleet_app, name="fleet")
 app.command()(upgrade)

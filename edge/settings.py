@@ -92,6 +92,9 @@ class SettingsView(View):
     software: str
     file: str = Field(default="", description="Where it was read from; empty: the built-in demo.")
     sections: tuple[SectionView, ...] = ()
+    media_etag: str = Field(
+        default="", description="Of `storage.media` in force, for If-Match; empty: it cannot be changed here."
+    )
     disk: DiskView | None = Field(default=None, description="null: the disk cannot be asked.")
     certificate: CertificateView | None = Field(default=None, description="null: plain HTTP.")
     mqtt: MqttView | None = Field(default=None, description="null: the box speaks to no broker.")
@@ -109,7 +112,7 @@ class SettingsSource(Protocol):
 
     def settings(self) -> SettingsView: ...
 
-    def change_media(self, patch: Mapping[str, Any], *, by: str) -> SettingsView:
+    def change_media(self, patch: Mapping[str, Any], *, by: str, etag: str | None = None) -> SettingsView:
         """`storage.media`, see `edge.settings_book`. Raises ConfigError, UsageError where nothing can be changed."""
         ...
 
@@ -137,16 +140,16 @@ class BoxSettings:
     def settings(self) -> SettingsView:
         return SettingsView(
             software=software_version(), file=str(self._file or ""), sections=tuple(self._sections()), disk=self._disk(),
-            certificate=self._certificate(), mqtt=self._broker(),
+            media_etag=self._book.etag() if self._book is not None else "", certificate=self._certificate(), mqtt=self._broker(),
         )  # fmt: skip
 
     def choices(self) -> ChoicesView:
         return ChoicesView(tasks=known_tasks())
 
-    def change_media(self, patch: Mapping[str, Any], *, by: str) -> SettingsView:
+    def change_media(self, patch: Mapping[str, Any], *, by: str, etag: str | None = None) -> SettingsView:
         if self._book is None:
             raise UsageError("nothing can be changed here", code="not_found", remedy="change the configuration file")
-        self._book.change_media(patch, by=by)
+        self._book.change_media(patch, by=by, etag=etag)
         return self.settings()
 
     def _sections(self) -> Iterator[SectionView]:

@@ -6,13 +6,14 @@ layer are checked together, by the one schema, before anything is kept. A change
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UsageError
 from configs.load import with_media
 from configs.schema import BoxConfig
 from configs.schema.media import MediaSection
@@ -40,6 +41,10 @@ class SettingsBook:
         """Keys of the file that were changed here: `storage.media.clip_days`."""
         return frozenset(f"{MEDIA}.{name}" for name in self._kept())
 
+    def etag(self) -> str:
+        """Of `storage.media` in force: other when another value is."""
+        return _etag(self.media())
+
     def over(self, config: BoxConfig) -> BoxConfig:
         """A configuration with what was changed here. A file or release that it no longer fits goes before it: a bound that nobody
         can read must not keep the box from starting."""
@@ -49,10 +54,16 @@ class SettingsBook:
             log.warning("what was changed about %s does not fit any more, the file counts: %s", MEDIA, error)
             return config
 
-    def change_media(self, patch: Mapping[str, Any], *, by: str) -> MediaSection:
-        """Some fields get other values, null: what the file says. Durable, and in force, when it returns. Raises ConfigError with
-        problems by field, StorageError."""
+    def change_media(self, patch: Mapping[str, Any], *, by: str, etag: str | None = None) -> MediaSection:
+        """Some fields get other values, null: what the file says. Durable, and in force, when it returns. etag: of what was seen, None:
+        whatever is in force. Raises ConfigError with problems by field, UsageError 'changed' when something else is in force by now,
+        StorageError."""
         with self._lock:
+            if etag is not None and etag != self.etag():
+                raise UsageError(
+                    f"{MEDIA} was changed by somebody else meanwhile", subject=MEDIA, code="changed",
+                    remedy="look at it again, then change it",
+                )  # fmt: skip
             kept = {**self._kept(), **patch}
             in_file = self._config.storage.media
             try:
@@ -90,6 +101,10 @@ class SettingsBook:
                 "INSERT OR REPLACE INTO settings_book (section, document, updated_utc, changed_by) VALUES (?, ?, ?, ?)",
                 (MEDIA, json.dumps(dict(document), sort_keys=True, ensure_ascii=False, allow_nan=False), self._utc_s(), by),
             )
+
+
+def _etag(media: MediaSection) -> str:
+    return hashlib.sha256(json.dumps(media.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _by_field(error: ConfigError) -> ConfigError:

@@ -61,9 +61,9 @@ def limits_of(metadata: list[Any]) -> str:
     """'10 to 16' for ge=10, le=16; 'above 0, at most 1' for gt=0, le=1; '' without bounds."""
     found = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le", "lt") if hasattr(item, name)}
     if "ge" in found and "le" in found:
-        return f"{found['ge']:g} to {found['le']:g}"
+        return f"{found['ge']:.12g} to {found['le']:.12g}"
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    return ", ".join(f"{words[name]} {value:g}" for name, value in found.items())
+    return ", ".join(f"{words[name]} {value:.12g}" for name, value in found.items())
 
 
 def checked_id(value: str) -> str:

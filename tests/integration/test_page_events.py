@@ -63,6 +63,28 @@ def test_events_are_found_page_by_page_and_by_what_is_looked_for(visit: Visit) -
     line(visit, "Nothing was found")
 
 
+def test_from_a_camera_to_its_events_and_back(browser: Any, url: str) -> None:
+    with Visit(browser, url, "#/events", ready=CARDS) as visit:
+        page = visit.page
+        page.get_by_label("with a clip").check()  # what was looked for before does not hide the camera's
+        line(visit, "1 event")
+        page.evaluate("location.hash = '#/events/camera/yard'")
+        line(visit, "1 event, newest first")
+        expect(page.get_by_label("Camera")).to_have_value("yard")
+        expect(page.get_by_label("with a clip")).not_to_be_checked()
+        assert page.evaluate("location.hash") == "#/events"
+        page.locator(f"{CARDS} a").click()
+        page.get_by_role("link", name="yard", exact=True).click()
+        page.wait_for_selector(".one-camera")
+        page.go_back()
+        page.get_by_role("link", name="Back to the events").click()
+        line(visit, "1 event, newest first")
+        expect(page.get_by_label("Camera")).to_have_value("yard")
+        assert [
+            words for words in visit.complaints if "404" not in words
+        ] == []  # this box has no part that knows the camera's places
+
+
 def test_an_event_is_looked_at_and_its_clip_plays_and_can_be_sought_in(visit: Visit, shelf: Shelf) -> None:
     page = visit.page
     page.get_by_label("with a clip").check()

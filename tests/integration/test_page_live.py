@@ -88,8 +88,47 @@ def test_one_camera_large_with_its_places(browser: Any, server: WebServer) -> No
         page.get_by_role("button", name="Open it anew").click()
         page.wait_for_selector("#announcement:has-text('gate is opened anew')")
         assert routes.commands == [("camera/restart", {"camera": "gate"})]
+        expect(page.get_by_role("link", name="Its events")).to_have_attribute("href", "#/events/camera/gate")
         page.get_by_role("link", name="All cameras").click()
         page.wait_for_selector(".tile")
+        visit.is_sound()
+
+
+class Moving(FakeSource):
+    """dock: its state and how long it has been in it; the others are as they are."""
+
+    dock = ("stalled", 6.0)
+
+    def status(self) -> Any:
+        status = super().status()
+        state, since_s = self.dock
+        cameras = (c.model_copy(update={"state": state, "since_s": since_s} if c.id == "dock" else {}) for c in status.cameras)
+        return status.model_copy(update={"cameras": tuple(cameras)})
+
+
+def test_cameras_in_trouble_stand_first_and_nothing_jumps(browser: Any) -> None:
+    source = Moving()
+    with WebServer(source, host="127.0.0.1", port=0) as server, Visit(browser, server.url, ready=".tile") as visit:
+        page = visit.page
+
+        def order(*ids: str) -> None:
+            page.wait_for_function(
+                "ids => [...document.querySelectorAll('.tile')].map((t) => t.dataset.camera).join() === ids", arg=",".join(ids)
+            )
+
+        order("dock", "hall", "gate", "yard")
+        link = page.locator("[data-camera=dock] h2 a")
+        link.focus()
+        source.dock = ("live", 1.0)
+        expect(page.locator("[data-camera=dock] .state")).to_have_text("live")
+        order("dock", "hall", "gate", "yard")  # it came back a second ago
+        source.dock = ("live", 25.0)
+        order("hall", "gate", "yard", "dock")
+        expect(link).to_be_focused()
+        source.dock = ("quarantined", 0.0)
+        order("dock", "hall", "gate", "yard")
+        expect(link).to_be_focused()
+        visit.is_accessible()
         visit.is_sound()
 
 
@@ -290,7 +329,7 @@ def test_names_are_shown_as_text_never_as_markup(browser: Any) -> None:
             return status.model_copy(update={"cameras": (first, *status.cameras[1:])})
 
     with WebServer(Hostile(), host="127.0.0.1", port=0) as server, Visit(browser, server.url, ready=".tile") as visit:
-        expect(visit.page.locator(".tile h2").first).to_have_text("<img src=x onerror=alert(1)>", use_inner_text=True)
+        expect(visit.page.locator("[data-camera=gate] h2")).to_have_text("<img src=x onerror=alert(1)>", use_inner_text=True)
         visit.is_sound()
 
 
@@ -303,6 +342,8 @@ def test_every_page_stands_also_where_its_part_is_missing(browser: Any, server: 
             page.evaluate("hash => { location.hash = hash; }", link.get_attribute("href"))
             page.wait_for_function("name => document.querySelector('#page-title')?.textContent === name", arg=name)
             page.wait_for_function("() => document.querySelector('#page')?.textContent.trim().length > 8")
+            current = page.locator("#nav [aria-current]").bounding_box()
+            assert 0 <= current["x"] <= 360 - current["width"], f"{name} cannot be seen in the navigation"
             visit.fits()
             visit.is_accessible()
         broken = [words for words in visit.complaints if "Failed to load resource" not in words]

@@ -225,6 +225,26 @@ def test_how_long_clips_are_kept_is_changed_here_and_counts_at_once(browser: Any
         visit.is_sound()
 
 
+def test_of_two_who_change_the_same_bounds_the_second_is_told(browser: Any, server: WebServer, house: House) -> None:
+    other = SettingsBook(load_config(EXAMPLE), house.store, utc_s=lambda: 0.0)
+    with signed_in(browser, server, "#/settings/box") as visit:
+        page = visit.page
+        days = page.get_by_label("Keep clips, days", exact=True)
+        days.fill("3")
+        other.change_media({"event_days": 44.0}, by="kim")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.wait_for_selector("#announcement:has-text('changed by somebody else meanwhile')")
+        expect(page.get_by_label("Keep events, days", exact=True)).to_have_value("44.0")
+        assert other.changed() == {"storage.media.event_days"}
+        assert all("412" in text for text in visit.complaints)
+        visit.complaints.clear()
+        days.fill("3")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.wait_for_selector("#announcement:has-text('in force')")
+        assert (other.media().clip_days, other.media().event_days) == (3.0, 44.0)
+        visit.is_sound()
+
+
 def test_a_viewer_sees_only_what_is_theirs(browser: Any, server: WebServer) -> None:
     with signed_in(browser, server, "#/settings", role=Role.VIEWER) as visit:
         visit.page.wait_for_selector("text=API tokens")

@@ -82,13 +82,18 @@ class Visit:
         assert self.page.evaluate("window.violations") == []
 
     def fits(self) -> None:
-        """No sideways scroll of the page."""
+        """No sideways scroll of the page; on a phone none of a wide table either, whose rows are lists there."""
         wide = self.page.evaluate(
             "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
             ".slice(0, 5).map(e => e.outerHTML.slice(0, 120))"
         )
         width_px = self.page.evaluate("innerWidth")
         assert self.page.evaluate("document.documentElement.scrollWidth") <= width_px, wide
+        sideways = self.page.evaluate(
+            "innerWidth > 640 ? [] : [...document.querySelectorAll('.stacks')]"
+            ".filter(t => t.scrollWidth > t.parentElement.clientWidth + 1).map(t => t.querySelector('caption').textContent)"
+        )
+        assert sideways == [], sideways
 
     def is_accessible(self) -> None:
         """axe finds nothing serious or critical on what is shown now."""

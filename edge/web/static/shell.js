@@ -86,6 +86,13 @@ function mark(id, title) {
     if (link.dataset.page === id) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  showCurrent();
+}
+
+// On a phone the navigation is wider than the screen: the page one is on stands in sight, with its neighbours.
+function showCurrent() {
+  const list = byId("nav").querySelector("ul"), link = list?.querySelector("[aria-current]");
+  if (link) list.scrollLeft = link.offsetLeft - list.offsetLeft - (list.clientWidth - link.offsetWidth) / 2;
 }
 
 function drawNavigation() {

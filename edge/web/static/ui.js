@@ -135,10 +135,12 @@ export function asked(title, body, buttons) {
   });
 }
 
-// A table with a caption and headings; rows: cells as text or elements.
+// A table with a caption and headings; rows: cells as text or elements. On a phone each row of more than three columns is drawn as a list
+// of its cells with their headings; the roles keep it a table for screen readers there too, where layout alone would make it none.
 export function table(caption, headings, rows) {
   return make("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
-    make("table", {}, make("caption", {}, caption),
-      make("thead", {}, make("tr", {}, ...headings.map((words) => make("th", { scope: "col" }, words)))),
-      make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map((cell) => make("td", {}, cell)))))));
+    make("table", { class: headings.length > 3 ? "stacks" : null, role: "table" }, make("caption", {}, caption),
+      make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...headings.map((words) => make("th", { scope: "col", role: "columnheader" }, words)))),
+      make("tbody", { role: "rowgroup" }, ...rows.map((cells) => make("tr", { role: "row" },
+        ...cells.map((cell, i) => make("td", { role: "cell", "data-heading": headings[i] }, cell)))))));
 }

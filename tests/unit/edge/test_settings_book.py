@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UsageError
 from configs.schema import BoxConfig
 from configs.schema.media import MediaSection
 from edge import settings_book
@@ -84,6 +84,20 @@ def test_what_cannot_be_changes_nothing_and_names_its_field(store: Store, patch:
     assert rows(store) == before
 
 
+def test_what_somebody_else_has_changed_is_not_overwritten(store: Store) -> None:
+    book, other = book_on(store), book_on(store)
+    seen = book.etag()
+    assert other.etag() == seen
+    other.change_media({"clip_days": 3.0}, by="kim")
+    with pytest.raises(UsageError) as raised:
+        book.change_media({"clip_days": 5.0}, by="admin", etag=seen)
+    assert raised.value.code == "changed"
+    assert book.media().clip_days == 3.0
+    assert book.change_media({"clip_days": 5.0}, by="admin", etag=book.etag()).clip_days == 5.0
+    other.change_media({"clip_days": 3.0}, by="kim")
+    assert book.change_media({"clip_days": 6.0}, by="admin").clip_days == 6.0, "who has seen nothing is asked nothing"
+
+
 def test_a_layer_that_fits_no_more_does_not_keep_the_box_from_starting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(settings_book.log, "warning", lambda text, *parts: told.append(text % parts))
@@ -134,6 +148,21 @@ def test_an_admin_changes_it_and_sees_what_is_in_force(house: House, tmp_path: P
     assert [after["storage.media.event_days"][name] for name in ("value", "given", "changed")] == ["2.0", False, True]
     assert {key for key, one in after.items() if one["live"]} == {key for key in after if key.startswith("storage.media.")}
     assert any("settings/media" in entry.action + entry.detail for entry in house.accounts.audit_log())
+
+
+def test_if_match_over_http(house: House, tmp_path: Path) -> None:
+    client = client_of(house, Role.ADMIN, tmp_path)
+    seen = client.get("/api/v1/settings").json()["media_etag"]
+    first = client.patch("/api/v1/settings/media", json={"clip_days": 1}, headers={"If-Match": f'"{seen}"'})
+    assert first.status_code == 200
+    assert first.json()["media_etag"] != seen
+    second = client.patch("/api/v1/settings/media", json={"clip_days": 2}, headers={"If-Match": f'"{seen}"'})
+    assert (second.status_code, settings_of(client.get("/api/v1/settings").json())["storage.media.clip_days"]["value"]) == (
+        412,
+        "1.0",
+    )
+    assert client.patch("/api/v1/settings/media", json={}, headers={"If-Match": "no tag"}).status_code == 400
+    assert client.patch("/api/v1/settings/media", json={"clip_days": 3}, headers={"If-Match": "*"}).status_code == 200
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])

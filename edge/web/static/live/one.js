@@ -27,6 +27,7 @@ export class OneCamera {
       make("section", { "aria-label": "Camera" }, make("div", { class: "head" }, this.name, this.state), this.error, this.stage,
         make("div", { class: "toolbar" }, make("span", {}, "Show: "), this.boxes.element, this.outlines.element,
           role === "viewer" ? null : make("a", { href: `#/settings/cameras/${encodeURIComponent(id)}` }, "Change this camera"),
+          make("a", { href: `#/events/camera/${encodeURIComponent(id)}` }, "Its events"),
           make("a", { href: `#/learning/${encodeURIComponent(id)}` }, "What it learned"),
           role === "viewer" ? null : make("button", { type: "button", class: "small quiet",
             onclick: (event) => act(event.currentTarget, () => command("restart", id), `${id} is opened anew`) }, "Open it anew")),

@@ -12,6 +12,11 @@ const stateWords = {
   off: "not watched", scheduled: "outside its times", failed: "failed", quarantined: "in quarantine", elsewhere: "watched by another box",
 };
 
+const TROUBLE = new Set(["stalled", "waiting", "failed", "quarantined"]);
+
+// Whether somebody should look at it: it is to be watched, and gives no frames.
+export const troubled = (camera) => TROUBLE.has(camera.state);
+
 // "live", or "no frames for 12 s".
 function stateOf(camera) {
   const words = stateWords[camera.state] || camera.state;

@@ -1,5 +1,5 @@
 // Events: tracked objects found again by camera, class, zone and time; each with its picture, its clip and what is known of it.
-// "#/events" is the list, "#/events/ID" one event. The list stays as it is while one reads; what is new is offered, not pushed in between.
+// "#/events" is the list, "#/events/camera/ID" that of one camera, "#/events/ID" one event. The list stays as it is while one reads; what is new is offered, not pushed in between.
 
 import { act, announce, api, asked, clock, duration, make, moment, number, percent, Refused, setText, size } from "../ui.js";
 import { check, choice, field } from "../forms.js";
@@ -8,12 +8,21 @@ import { mayOperate } from "../learning/parts.js";
 const PAGE = 24;
 const NEWER_EVERY_MS = 5000;
 // What was looked for last, so that coming back from an event finds the same list.
-const wanted = { camera: "", class: "", zone: "", from: "", to: "", clip: false, favourite: false };
+const ANY = { camera: "", class: "", zone: "", from: "", to: "", clip: false, favourite: false };
+const wanted = { ...ANY };
 
 export default {
   id: "events",
   title: "Events",
-  mount(root, context) { return context.words[0] ? showOne(root, context, context.words[0]) : new List(root, context).start(); },
+  mount(root, context) {
+    const [first, camera] = context.words;
+    if (first && !camera) return showOne(root, context, first);
+    if (first === "camera") {
+      Object.assign(wanted, ANY, { camera });
+      history.replaceState(null, "", "#/events");  // from here on the fields say what is looked for
+    }
+    return new List(root, context).start();
+  },
 };
 
 const file = (id, name) => `/api/v1/events/${encodeURIComponent(id)}/${name}`;
@@ -44,7 +53,7 @@ class List {
     this.more = make("button", { type: "button", class: "quiet", hidden: true, onclick: () => act(this.more, () => this.fetch()) }, "Show earlier events");
     this.root.append(make("section", {}, make("h2", {}, "What was seen"),
       make("p", { class: "hint" }, "An event is one object that a camera followed, from when it was first seen to when it was gone. The picture is its best; ",
-        "a clip begins a few seconds before. How long they are kept is set under ", make("code", {}, "storage.media"), "; favourites stay."),
+        "a clip begins a few seconds before. How long they are kept is set under ", make("a", { href: "#/settings/box" }, "Settings"), " (by an admin); favourites stay."),
       this.filters(), this.newer, this.line, this.grid, make("div", { class: "buttons" }, this.more)));
     const stop = this.status((status) => this.fill(this.cameras, "all cameras", status.cameras.map((c) => [c.id, c.name || c.id]), "camera"));
     this.timer = setInterval(() => this.lookForNewer(), NEWER_EVERY_MS);
@@ -196,6 +205,7 @@ function facts(event) {
     ["Lines crossed", Object.entries(event.lines).map(([line, way]) => `${line} (${way})`).join(", ") || "none"],
     ["Size", `${percent((event.box[2] - event.box[0]) * (event.box[3] - event.box[1]) * 100)} of the picture, when last told`],
     ["Seen by", event.version || "unknown"],
+    ["Camera", make("a", { href: `#/live/${encodeURIComponent(event.camera)}` }, event.camera)],
     ["Event", event.id],
   ];
   return make("dl", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));

@@ -66,7 +66,7 @@ function qualitySection(told) {
     ["quality now", told.quality === null ? "not measured yet" : `${number(told.quality)} ${told.quality_name}, from ${told.held_out_frames} labelled pictures`],
     ["within the band", band.windows ? `${band.inside} of ${band.windows} windows; ${number(100 * band.expected_frac, 0)} % should be, if errors are as they were` : "no window has closed yet"],
     ["the profiler's promises", errors.retrainings ? `${errors.retrainings} ${errors.retrainings === 1 ? "retraining" : "retrainings"}: promised ${change(errors.bias)} too much in the middle, spread ${number(errors.sd, 3)} (quality); ` +
-      `cost ${number(errors.cost_ratio)} times what was said` : "no retraining has reached its gate yet"],
+      `cost ${number(errors.cost_ratio)} times what was said` : "no retraining that was profiled first has reached its gate yet"],
     ["serving version", make("a", { href: `#/models/${told.camera}` }, told.version)],
   ]));
 }

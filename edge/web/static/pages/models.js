@@ -140,7 +140,7 @@ function drawCompared(c) {
     Object.entries(m.files).map(([name, bytes]) => `${name}: ${size(parseInt(bytes, 10))}`).join(", ") || "gone", m.sha256.slice(0, 16)];
   const names = ["state", "quality at its gate (0–1)", "measured on", "cost of its retraining", "configuration", "pictures it learned from", "quality after going live (0–1)", "files", "SHA-256 of its weights (begin)"];
   const one = side(c.first), two = side(c.second);
-  const value = (v) => (v === null || v === undefined ? "–" : String(v));
+  const value = (v) => (v === null || v === undefined ? "–" : typeof v === "number" ? String(Number(v.toPrecision(4))) : String(v));
   return make("div", {}, make("p", {}, way, " ", c.remark),
     table("Side by side", ["", c.first.id, c.second.id], names.map((name, i) => [name, wrapped(one[i]), wrapped(two[i])])),
     c.differences.length ? table("What was done differently", ["what", c.first.id, c.second.id, "unit"], c.differences.map((d) => [d.name, value(d.first), value(d.second), d.unit])) :

@@ -45,7 +45,7 @@ const SOURCES = { file: "the file", changed: "the file, changed here", added: "a
 function listOf(cameras, again) {
   if (!cameras.length) return make("p", {}, "There is no camera yet.");
   return table("Cameras of this box", ["name", "state", "from", "watched", "learns", "change"], cameras.map((camera) => [
-    make("span", {}, camera.title, make("br"), make("code", {}, camera.id)), make("span", {}, camera.state, camera.why ? make("span", { class: "error wrap" }, ` ${camera.why}`) : null),
+    make("span", {}, camera.title, make("br"), make("code", {}, camera.id)), make("span", { class: "words" }, camera.state, camera.why ? make("span", { class: "error" }, ` ${camera.why}`) : null),
     SOURCES[camera.source] || camera.source,
     switchOf(`Watch ${camera.id}`, camera.entry.enabled, (on) => command("watch", camera.id, { on }), again),
     switchOf(`Let ${camera.id} learn`, camera.entry.learning, (on) => command("learning", camera.id, { on }), again), buttonsOf(camera, again)]));

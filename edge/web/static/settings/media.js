@@ -12,17 +12,29 @@ export function mediaOf(view, again) {
   if (!keys.length) return null;
   const fields = keys.map(fieldOf);
   const save = async (patch) => {
-    await api.patch("settings/media", patch);
+    try {
+      await api.patch("settings/media", patch, { "If-Match": `"${view.media_etag}"` });
+    } catch (error) {
+      if (error.status !== 412) throw error;
+      announce(`${error.message}. What holds now is shown.`, true);
+      again();
+      return;
+    }
     announce("The new bounds are in force");
     again();
   };
   const reset = make("button", { type: "button", class: "quiet", disabled: !keys.some((one) => one.changed),
-    onclick: () => save(Object.fromEntries(keys.map((one) => [one.key.slice(KEY.length), null]))) }, "As the file says");
+    onclick: () => save(Object.fromEntries(keys.map((one) => [one.key.slice(KEY.length), null]))).catch(told) }, "As the file says");
   const whole = form("Save", () => save(Object.fromEntries(fields.map((one) => [one.name, one.value()]))), ...fields.map((one) => one.element));
   whole.querySelector(".buttons").append(reset);
   return make("section", { "aria-labelledby": "h-media" }, make("h2", { id: "h-media" }, "Events, snapshots and clips"), make("p", { class: "hint" },
     "In force at once, without a restart. What is over new bounds is deleted within seconds, the oldest first; favourites stay. ",
     "A camera may have days of its own (Cameras, Change)."), whole);
+}
+
+function told(error) {
+  if (!(error instanceof Refused)) throw error;
+  announce(error.message, true);
 }
 
 // {name, element, value()} of one key.

@@ -29,9 +29,8 @@ export class Times {
         make("div", { class: "row-of-fields" }, field("Seconds before", this.pre, "before the object is first seen (0 to 60)"),
           field("Seconds after", this.post, "after it is last seen (0 to 60)")),
         field("Days they are kept", this.keep, "Empty: as the box keeps them. When room runs short the oldest go earlier, of all cameras."),
-        make("p", { class: "hint" }, "What the box keeps stands in its file: ", make("code", {}, "storage.media.clip_days"), ", ",
-          make("code", {}, "snapshot_days"), ", ", make("code", {}, "class_days"), " and ", make("code", {}, "max_gib"), ". The values in force stand under ",
-          make("a", { href: "#/settings/box" }, "Settings"), ".")));
+        make("p", { class: "hint" }, "How long the box keeps them, by age and class, and how much room they take is set under ",
+          make("a", { href: "#/settings/box" }, "Settings"), " (by an admin).")));
   }
 
   take(draft) {
