@@ -19,11 +19,12 @@ generator to cancel; the model is then half trained, so train a copy (`student`)
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +42,9 @@ from scheduler.types import RetrainConfig
 
 __all__ = [
     "Augmentation",
+    "Bookmark",
     "LabelledImage",
+    "Saved",
     "Step",
     "Team",
     "Train",
@@ -107,6 +110,33 @@ class Team(Protocol):
         """In place, over all members; each calls it with tensors of the same shapes. It returns when all have."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A training between two epochs: all that it needs to go on elsewhere, in another process or on another number of devices, but for
+    the model's weights as they are then. epoch: those that are over; skipped: updates in a row that overflowed; rng: state of its random
+    choices; optimiser, schedule, scaler: as torch's `state_dict`, arrays for tensors, so that they can be sent."""
+
+    epoch: int
+    skipped: int
+    rng: dict[str, Any]
+    optimiser: dict[str, Any]
+    schedule: dict[str, Any]
+    scaler: dict[str, Any] | None
+
+
+class Bookmark:
+    """For a training that is to go on elsewhere after one of its epochs. after: where this one begins (None: at its beginning).
+    Between an epoch's last iteration and the next `saved` says where to go on."""
+
+    def __init__(self, after: Saved | None = None) -> None:
+        self.after = after
+        self.save: Callable[[], Saved] | None = None
+
+    def saved(self) -> Saved | None:
+        """None: nothing was trained yet."""
+        return self.save() if self.save is not None else self.after
+
+
 def student(serving: Detector, config: RetrainConfig, *, seed: int = 0) -> Detector:
     """The model that `retrain` is given: a copy of the serving one, with the added layer that config.head_neurons asks for.
     Raises UsageError when that model cannot have one."""
@@ -132,6 +162,7 @@ def retrain(
     precision: Precision | None = None,
     yield_point: YieldPoint | None = None,
     team: Team | None = None,
+    bookmark: Bookmark | None = None,
 ) -> Generator[Step, None, None]:
     """Trains `detector` in place. The same arguments give the same weights (on one CPU thread).
 
@@ -145,6 +176,8 @@ def retrain(
     team: this process does every size-th micro-batch of each batch; gradients are added up before each update, so that every member gets
     the weights that one process alone would get, but for rounding. An iteration is then one micro-batch of each member, `Step.loss` that
     of this one.
+    bookmark: the training goes on after the epochs that are over there, to the weights that it would have come to in one go. It needs
+    the same arguments, `detector` with its weights as they were, and a teacher if it distils (ValueError).
     Raises JobError: 'no_data' without samples, 'nan' when the loss or a gradient is not finite, 'out_of_memory';
     ValueError for a configuration out of range.
     """
@@ -152,7 +185,7 @@ def retrain(
     run = _Run(
         detector, config, seed=seed, micro_batch=micro_batch, augmentation=augmentation or Augmentation(), task=task,
         teacher=teacher, precision=precision or precision_of(device_of(detector.trainable_layers()), detector.spec.arch),
-        yield_point=yield_point, team=team,
+        yield_point=yield_point, team=team, bookmark=bookmark,
     )  # fmt: skip
     return run.steps(samples, replay)
 
@@ -244,11 +277,14 @@ class _Run:
     def __init__(
         self, detector: Detector, config: RetrainConfig, *, seed: int, micro_batch: int, augmentation: Augmentation, task: Task,
         teacher: Detector | None, precision: Precision, yield_point: YieldPoint | None = None, team: Team | None = None,
+        bookmark: Bookmark | None = None,
     ) -> None:  # fmt: skip
+        if bookmark is not None and bookmark.after is not None and config.distill > 0 and teacher is None:
+            raise ValueError("a training that distils goes on with the teacher it had")
         self._detector, self._config, self._micro_batch = detector, config, micro_batch
         self._augmentation, self._task = augmentation, task
         self._teacher, self._precision = teacher, precision
-        self._yield_point, self._team = yield_point, team
+        self._yield_point, self._team, self._bookmark = yield_point, team, bookmark or Bookmark()
         self._rank, self._width = (team.rank, team.size) if team else (0, 1)
         self._trained: list[nn.Parameter] = []
         self._rng = np.random.default_rng(seed)
@@ -266,8 +302,35 @@ class _Run:
             optimiser = _optimiser(self._detector, parameters, config.lr)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda update: lr_factor(update, n_updates))
             updates = self._precision.updates(optimiser, max_norm=MAX_GRAD_NORM)
-            for epoch in range(1, config.epochs + 1):
-                yield from self._epoch(epoch, total, draw.batches(), samples, replay, updates, schedule)
+            over = self._resume(optimiser, schedule, updates)
+            self._done = total // config.epochs * over
+            for epoch in range(over + 1, config.epochs + 1):
+                batches = draw.batches()
+                self._bookmark.save = lambda epoch=epoch: self._saved(epoch, optimiser, schedule, updates)
+                yield from self._epoch(epoch, total, batches, samples, replay, updates, schedule)
+
+    def _saved(
+        self, epoch: int, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler, updates: Updates
+    ) -> Saved:
+        return Saved(
+            epoch=epoch, skipped=self._skipped, rng=dict(copy.deepcopy(self._rng.bit_generator.state)),
+            optimiser=_arrays(optimiser.state_dict()), schedule=_arrays(schedule.state_dict()),
+            scaler=_arrays(updates.scaler.state_dict()) if updates.scaler is not None else None,
+        )  # fmt: skip
+
+    def _resume(
+        self, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler, updates: Updates
+    ) -> int:
+        """Epochs that are over."""
+        after = self._bookmark.after
+        if after is None:
+            return 0
+        optimiser.load_state_dict(_tensors(after.optimiser))
+        schedule.load_state_dict(_tensors(after.schedule))
+        if updates.scaler is not None and after.scaler is not None:
+            updates.scaler.load_state_dict(after.scaler)
+        self._rng.bit_generator.state, self._skipped = after.rng, after.skipped
+        return after.epoch
 
     def _epoch(
         self,
@@ -416,6 +479,23 @@ def repeated(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     n = len(weights)
     ends = np.cumsum(weights) * (n / weights.sum())
     return np.minimum(np.searchsorted(ends, np.arange(n) + rng.random(), side="right"), n - 1)
+
+
+def _arrays(value: Any) -> Any:
+    """A copy with arrays for tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy().copy()
+    if isinstance(value, dict):
+        return {key: _arrays(item) for key, item in value.items()}
+    return [_arrays(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, dict):
+        return {key: _tensors(item) for key, item in value.items()}
+    return [_tensors(item) for item in value] if isinstance(value, list) else value
 
 
 _LOWER_LR = "the camera keeps its model; lower the learning rate of this configuration"

@@ -1,13 +1,16 @@
 """One training on several devices of this machine at once, data parallel: Fluid's widths above one (papers/fluid.md, section 3).
 
-A trial of width w has w processes, one per device: GPUs talk through NCCL, a CPU's cores through gloo. Each has a copy of the model and
-does every w-th micro-batch of each batch; gradients are added up before each update (`models.retrain.Team`). Batches, their order, the
-augmentation and the schedule are those of one process, so the result is too, but for the rounding of sums.
+There is a process per device, and a training of width w has w of them: GPUs talk through NCCL, a CPU's cores through gloo, those of
+one training in a group of their own. Each has a copy of the model and does every w-th micro-batch of each batch; gradients are added up
+before each update (`models.retrain.Team`). Batches, their order, the augmentation, the schedule and the precision are those of one
+process, so the result is too, but for the rounding of sums. Between two epochs a training can move to another width
+(`models.retrain.Bookmark`).
 
 All ranks are processes of their own, also the first: a collective that waits for a rank that died cannot be left from inside. `Ranks`
 stands outside of them. It asks all for one iteration at a time, so a trial can be paused or cancelled between any two, and within one
 the processes are ended; one that dies, hangs or fails ends them all, with what it said. Processes are kept for the next trial while all
-goes well, because starting them takes longer than many a trial, and hold as many trials as are open: a group's advance together.
+goes well, because starting them takes longer than many a trial, and hold as many trials as are open: a group's advance together, those
+on different devices at the same time.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -35,8 +39,8 @@ from configs.errors import DriftboxError, JobError
 from models.augment import Augmentation
 from models.detector import Detector, YieldPoint
 from models.labelled import LabelledImage
-from models.precision import device_of, precision_of
-from models.retrain import Step, check_lesson, retrain
+from models.precision import Precision, device_of, precision_of
+from models.retrain import Bookmark, Saved, Step, check_lesson, retrain
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler.types import RetrainConfig
@@ -61,8 +65,9 @@ def uncharged() -> Iterator[Callable[[float], None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lesson:
-    """What every rank is sent: the arguments of `retrain`."""
+    """What every rank is sent: the arguments of `retrain`. ranks: who trains together."""
 
+    ranks: tuple[int, ...]
     detector: Detector
     samples: tuple[LabelledImage, ...]
     replay: tuple[LabelledImage, ...]
@@ -72,24 +77,28 @@ class _Lesson:
     augmentation: Augmentation | None
     task: Task
     teacher: Detector | None
+    precision: Precision
+    after: Saved | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ask:
     """What a rank is told about one training. lesson: it begins (a pickled `_Lesson`; no answer); drop: it is given up (no answer);
-    neither: its next iteration."""
+    save: where would it go on; none of them: its next iteration."""
 
     training: int
     lesson: bytes | None = None
     drop: bool = False
+    save: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """A rank's. step: None after the last; weights: of rank 0 at the end of an epoch; spent_s: compute of this iteration; error: what it
-    failed with (message, remedy, code)."""
+    """A rank's. step: None after the last; weights: of the training's first rank at the end of an epoch; saved: what it was asked to
+    save; spent_s: compute of this iteration; error: what it failed with (message, remedy, code)."""
 
     step: Step | None = None
+    saved: Saved | None = None
     weights: tuple[np.ndarray, ...] | None = None
     spent_s: float = 0.0
     error: tuple[str, str, str] | None = None
@@ -97,7 +106,8 @@ class _Answer:
 
 class Ranks:
     """Processes that train together. devices: one per rank, 'cpu' or the UUIDs of GPUs; start_s, answer_s: how long they may take.
-    For one thread. `close` ends the processes, and with them all trainings that are open."""
+    Thread-safe: trainings on different devices go on at the same time, those on the same ones in turns. `close` ends the processes, and
+    with them all trainings that are open."""
 
     def __init__(
         self, devices: Sequence[str], *, elsewhere: Elsewhere = uncharged, start_s: float = START_S, answer_s: float = ANSWER_S
@@ -106,43 +116,55 @@ class Ranks:
             raise ValueError(f"a training is as wide as it has devices of one kind, got {list(devices)}")
         self._devices, self._elsewhere = tuple(devices), elsewhere
         self._start_s, self._answer_s = start_s, answer_s
+        self._lock = threading.RLock()
         self._team: _Processes | None = None
         self._begun = 0
+        self._open: Counter[int] = Counter()  # rank -> trainings that have it
 
     @property
     def width(self) -> int:
+        """Devices there are."""
         return len(self._devices)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Of the processes that run now."""
-        return self._team.pids if self._team else ()
+        team = self._team
+        return team.pids if team else ()
 
     def ready(self) -> bool:
         """Whether they can train at once. When there are none they are started; nothing is waited for."""
-        try:
-            if self._team is None:
-                self._team = _Processes(self._devices)
-            if not self._team.met and (self._team.has_answers or time.monotonic() >= self._team.born_s + self._start_s):
-                self._meet("a training on several devices", None, 0.0)
-            return self._team is not None and self._team.met
-        except (JobError, OSError) as error:
-            log.warning("the processes of trainings on several devices do not start: %s", error)
-            return False
+        with self._lock:
+            try:
+                if self._team is None:
+                    self._team = _Processes(self._devices)
+                if not self._team.met and (
+                    self._team.has_answers or time.monotonic() >= self._team.born_s + self._start_s
+                ):  # fmt: skip
+                    self._meet("a training on several devices", None, 0.0)
+                return self._team is not None and self._team.met
+            except (JobError, OSError) as error:
+                log.warning("the processes of trainings on several devices do not start: %s", error)
+                return False
 
     def retrain(
         self, detector: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, *, seed: int, micro_batch: int = 1,
         replay: Sequence[LabelledImage] = (), augmentation: Augmentation | None = None, task: Task = DETECTION,
-        teacher: Detector | None = None, yield_point: YieldPoint | None = None,
+        teacher: Detector | None = None, precision: Precision | None = None, yield_point: YieldPoint | None = None,
+        bookmark: Bookmark | None = None, width: int | None = None,
     ) -> Generator[Step, None, None]:  # fmt: skip
-        """As `models.retrain.retrain`, an iteration being one micro-batch on each device. `detector` has the weights of the last epoch
-        that ended. yield_point: called now and then while the ranks compute; what it raises ends them and the training.
+        """As `models.retrain.retrain`, an iteration being one micro-batch on each of `width` devices (None: on all): those with the
+        fewest trainings. `detector` has the weights of the last epoch that ended. yield_point: called now and then while the ranks
+        compute; what it raises ends them and the training.
         Raises JobError as `retrain` does, and 'process_lost' when a rank died or hangs."""
         check_lesson(samples, config, micro_batch)
+        mark = bookmark or Bookmark()
+        same = precision or precision_of(device_of(detector.trainable_layers()), detector.spec.arch)
 
-        def lesson() -> bytes:  # not before it begins: all pictures are in it
+        def lesson(ranks: tuple[int, ...]) -> bytes:  # not before it begins: all pictures are in it
             return pickle.dumps(
                 _Lesson(
+                    ranks=ranks,
                     detector=detector,
                     samples=tuple(samples),
                     replay=tuple(replay),
@@ -152,61 +174,88 @@ class Ranks:
                     augmentation=augmentation,
                     task=task,
                     teacher=teacher,
+                    precision=same,
+                    after=mark.after,
                 )  # fmt: skip
             )
 
-        return self._steps(detector, config.name, lesson, yield_point)
+        return self._steps(detector, config.name, lesson, yield_point, mark, width or self.width)
 
     def close(self) -> None:
-        if self._team is not None:
-            self._team.end()
-            self._team = None
+        with self._lock:
+            team, self._team = self._team, None
+            self._open.clear()
+        if team is not None:
+            team.end()
 
     def _steps(
-        self, detector: Detector, subject: str, lesson: Callable[[], bytes], yield_point: YieldPoint | None
-    ) -> Generator[Step, None, None]:
-        team, self._begun = self._started(subject, yield_point), self._begun + 1
-        training = self._begun
-        team.send(_Ask(training=training, lesson=lesson()))
-        while True:
-            first = self._iteration(team, training, subject, yield_point)
-            if first.weights is not None:
-                _load(detector, first.weights)
-            if first.step is None:
-                return
-            try:
-                yield first.step
-            except GeneratorExit:  # given up between two iterations: the ranks wait for what comes next
-                if team is self._team:
-                    team.send(_Ask(training=training, drop=True))
-                raise
-
-    def _iteration(self, team: _Processes, training: int, subject: str, yield_point: YieldPoint | None) -> _Answer:
-        """Of rank 0. Whatever goes wrong ends the processes."""
-        if team is not self._team:
-            raise _process_lost(subject, "its processes have ended")
+        self, detector: Detector, subject: str, lesson: Callable[[tuple[int, ...]], bytes], yield_point: YieldPoint | None,
+        mark: Bookmark, width: int,
+    ) -> Generator[Step, None, None]:  # fmt: skip
+        team = self._started(subject, yield_point)
+        with self._lock:
+            self._begun += 1
+            training = self._begun
+            ranks = tuple(sorted(sorted(range(self.width), key=lambda rank: (self._open[rank], rank))[:width]))
+            self._open.update(ranks)
+        ended = False
         try:
-            with self._elsewhere() as computed:
-                team.send(_Ask(training=training))
-                answers = team.answers(subject, self._answer_s, yield_point)
-                computed(sum(answer.spent_s for answer in answers))
-        except BaseException:
-            self.close()
-            raise
-        return answers[0]
+            team.send(_Ask(training=training, lesson=lesson(ranks)), ranks)
+            mark.save = lambda: self._saved(team, training, ranks, subject, yield_point)
+            while True:
+                first = self._asked(team, _Ask(training=training), ranks, subject, yield_point)[0]
+                if first.weights is not None:
+                    _load(detector, first.weights)
+                if first.step is None:
+                    ended = True
+                    return
+                yield first.step
+        finally:
+            with self._lock:
+                if team is self._team:
+                    self._open.subtract(ranks)
+                    if not ended:  # given up between two iterations: the ranks wait for what comes next
+                        team.send(_Ask(training=training, drop=True), ranks)
+
+    def _saved(
+        self, team: _Processes, training: int, ranks: tuple[int, ...], subject: str, yield_point: YieldPoint | None
+    ) -> Saved:
+        found = self._asked(team, _Ask(training=training, save=True), ranks, subject, yield_point)[0].saved
+        assert found is not None  # it has begun
+        return found
+
+    def _asked(
+        self, team: _Processes, ask: _Ask, ranks: tuple[int, ...], subject: str, yield_point: YieldPoint | None
+    ) -> list[_Answer]:
+        """The answers of these ranks, in order. Whatever goes wrong ends the processes."""
+        with ExitStack() as held:
+            for rank in ranks:
+                held.enter_context(team.turn(rank, yield_point))
+            if team is not self._team:
+                raise _process_lost(subject, "its processes have ended")
+            try:
+                with self._elsewhere() as computed:
+                    team.send(ask, ranks)
+                    answers = team.answers(subject, self._answer_s, yield_point, ranks)
+                    computed(sum(answer.spent_s for answer in answers))
+            except BaseException:
+                self.close()
+                raise
+        return answers
 
     def _started(self, subject: str, yield_point: YieldPoint | None) -> _Processes:
-        if self._team is None:
-            self._team = _Processes(self._devices)
-        if not self._team.met:
-            self._meet(subject, yield_point, self._start_s)
-        return self._team
+        with self._lock:
+            if self._team is None:
+                self._team = _Processes(self._devices)
+            if not self._team.met:
+                self._meet(subject, yield_point, self._start_s)
+            return self._team
 
     def _meet(self, subject: str, yield_point: YieldPoint | None, most_s: float) -> None:
         """Waits until every rank has found the others."""
         assert self._team is not None
         try:
-            self._team.answers(subject, most_s, yield_point)
+            self._team.answers(subject, most_s, yield_point, range(self.width))
         except BaseException:
             self.close()
             raise
@@ -218,6 +267,8 @@ class _Processes:
 
     def __init__(self, devices: Sequence[str]) -> None:
         self.met, self.born_s = False, time.monotonic()
+        self._sending, self._ending = threading.Lock(), threading.Lock()
+        self._turns = [threading.Lock() for _ in devices]
         self._folder = Path(tempfile.mkdtemp(prefix="driftbox-ranks-"))
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
@@ -245,19 +296,32 @@ class _Processes:
         """One of each, or the end of one."""
         return all(pipe.poll() for pipe in self._pipes)
 
-    def send(self, what: object) -> None:
-        for pipe in self._pipes:
-            with suppress(OSError):  # it died: `answers` says so
-                pipe.send(what)
+    @contextmanager
+    def turn(self, rank: int, yield_point: YieldPoint | None) -> Iterator[None]:
+        """Whoever asks a rank for an iteration has it until it has answered."""
+        while not self._turns[rank].acquire(timeout=LOOK_S):
+            if yield_point is not None:
+                yield_point()
+        try:
+            yield
+        finally:
+            self._turns[rank].release()
 
-    def answers(self, subject: str, most_s: float, yield_point: YieldPoint | None) -> list[_Answer]:
-        """One of each rank, in order. JobError: one failed, died, or took longer than most_s."""
+    def send(self, what: object, ranks: Sequence[int]) -> None:
+        """All ranks hear all that is said in one order: of two groups that share ranks, none waits for the other's."""
+        with self._sending:
+            for rank in ranks:
+                with suppress(OSError):  # it died: `answers` says so
+                    self._pipes[rank].send(what)
+
+    def answers(self, subject: str, most_s: float, yield_point: YieldPoint | None, ranks: Sequence[int]) -> list[_Answer]:
+        """One of each of these ranks, in order. JobError: one failed, died, or took longer than most_s."""
         found: dict[int, _Answer] = {}
         until_s = time.monotonic() + most_s
-        while len(found) < len(self._pipes):
-            waiting = [pipe for rank, pipe in enumerate(self._pipes) if rank not in found]
-            for pipe in cast("list[Connection]", wait(waiting, LOOK_S)):
-                rank = self._pipes.index(pipe)
+        while len(found) < len(ranks):
+            waiting = {self._pipes[rank]: rank for rank in ranks if rank not in found}
+            for pipe in self._come(list(waiting), subject):
+                rank = waiting[pipe]
                 try:
                     found[rank] = pipe.recv()
                 except (EOFError, OSError):
@@ -265,22 +329,29 @@ class _Processes:
                 error = found[rank].error
                 if error is not None:
                     raise self._dead(subject, but=rank) or JobError(error[0], subject=subject, remedy=error[1], code=error[2])
-            if len(found) < len(self._pipes) and time.monotonic() >= until_s:
-                silent = min(set(range(len(self._pipes))) - set(found))
+            if len(found) < len(ranks) and time.monotonic() >= until_s:
+                silent = min(set(ranks) - set(found))
                 raise _process_lost(subject, f"process {silent + 1} of {len(self._pipes)} gave no answer for {most_s:.0f} s")
             if yield_point is not None:
                 yield_point()
-        return [found[rank] for rank in range(len(self._pipes))]
+        return [found[rank] for rank in ranks]
 
     def end(self) -> None:
         """Never waits long: a rank that is in a collective hears nothing, so it is not asked."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join()
-        for pipe in self._pipes:
-            pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._ending:
+            for process in self._processes:
+                process.kill()
+            for process in self._processes:
+                process.join()
+            for pipe in self._pipes:
+                pipe.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _come(self, pipes: list[Connection], subject: str) -> list[Connection]:
+        try:
+            return cast("list[Connection]", wait(pipes, LOOK_S))
+        except (OSError, ValueError):  # another training's thread has ended them
+            raise _process_lost(subject, "its processes have ended") from None
 
     def _dead(self, subject: str, *, but: int) -> JobError | None:
         """Who has died, when a rank says that something is wrong: a collective fails where another one's end of it is gone."""
@@ -314,17 +385,18 @@ def _process_lost(subject: str, what: str) -> JobError:
 
 @dataclass(frozen=True, kw_only=True)
 class _Member:
-    """`models.retrain.Team` over torch.distributed."""
+    """`models.retrain.Team` over torch.distributed. group: None: all processes."""
 
     rank: int
     size: int
+    group: Any = None
 
     def add_up(self, values: Sequence[torch.Tensor]) -> None:
         """As one message per type of number: a network has hundreds of small tensors."""
         for dtype in dict.fromkeys(value.dtype for value in values):
             same = [value for value in values if value.dtype == dtype]
             flat = torch.cat([value.reshape(-1) for value in same])
-            torch.distributed.all_reduce(flat)
+            torch.distributed.all_reduce(flat, group=self.group)
             at = 0
             for value in same:
                 value.copy_(flat[at : at + value.numel()].view_as(value))
@@ -344,7 +416,7 @@ def _serve(rank: int, size: int, device: str, meet: str, pipe: Connection) -> No
             "gloo" if device == CPU else "nccl", init_method=f"file://{meet}", rank=rank, world_size=size
         )
         pipe.send(_Answer())
-        _train(_Member(rank=rank, size=size), pipe)
+        _train(_Groups(rank, size), pipe)
     except (EOFError, OSError):
         return
     except DriftboxError as error:
@@ -354,33 +426,69 @@ def _serve(rank: int, size: int, device: str, meet: str, pipe: Connection) -> No
         _say(pipe, f"a training on several devices failed: {type(error).__name__}: {error}", "see the log", "process_lost")
 
 
-def _train(member: _Member, pipe: Connection) -> None:
+class _Groups:
+    """Who trains together, as this rank sees it."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._made: dict[tuple[int, ...], Any] = {tuple(range(size)): None}
+
+    def member(self, ranks: tuple[int, ...]) -> _Member | None:
+        """None: this one alone. The first time all of them come here, and nobody else."""
+        if len(ranks) == 1:
+            return None
+        if ranks not in self._made:
+            self._made[ranks] = torch.distributed.new_group(list(ranks), use_local_synchronization=True)
+        return _Member(rank=ranks.index(self._rank), size=len(ranks), group=self._made[ranks])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """One that is open here. first: whether this rank speaks for it."""
+
+    detector: Detector
+    steps: Generator[Step, None, None]
+    bookmark: Bookmark
+    first: bool
+
+
+def _train(groups: _Groups, pipe: Connection) -> None:
     """Does what it is asked, until the pipe closes."""
-    trainings: dict[int, tuple[Detector, Generator[Step, None, None]]] = {}
+    trainings: dict[int, _Training] = {}
     while True:
         ask: _Ask = pipe.recv()
         if ask.lesson is not None:
-            trainings[ask.training] = _begun(pickle.loads(ask.lesson), member)
+            trainings[ask.training] = _begun(pickle.loads(ask.lesson), groups)
         elif ask.drop:
-            trainings.pop(ask.training)[1].close()
+            _close(trainings.pop(ask.training, None))
+        elif ask.save:
+            training = trainings[ask.training]
+            pipe.send(_Answer(saved=training.bookmark.saved() if training.first else None))
         else:
-            detector, steps = trainings[ask.training]
-            device = device_of(detector.trainable_layers())
+            training = trainings[ask.training]
+            device = device_of(training.detector.trainable_layers())
             before_s = _spent_s(device)
-            step = next(steps, None)
-            at_end = step is not None and step.epoch_loss is not None and member.rank == 0
-            pipe.send(_Answer(step=step, weights=_weights(detector) if at_end else None, spent_s=_spent_s(device) - before_s))
+            step = next(training.steps, None)
+            at_end = step is not None and step.epoch_loss is not None and training.first
+            weights = _weights(training.detector) if at_end else None
+            pipe.send(_Answer(step=step, weights=weights, spent_s=_spent_s(device) - before_s))
             if step is None:
                 del trainings[ask.training]
 
 
-def _begun(lesson: _Lesson, member: _Member) -> tuple[Detector, Generator[Step, None, None]]:
-    device = device_of(lesson.detector.trainable_layers())
-    return lesson.detector, retrain(
+def _close(training: _Training | None) -> None:
+    if training is not None:
+        training.steps.close()
+
+
+def _begun(lesson: _Lesson, groups: _Groups) -> _Training:
+    member, bookmark = groups.member(lesson.ranks), Bookmark(lesson.after)
+    steps = retrain(
         lesson.detector, lesson.samples, lesson.config, seed=lesson.seed, micro_batch=lesson.micro_batch, replay=lesson.replay,
-        augmentation=lesson.augmentation, task=lesson.task, teacher=lesson.teacher,
-        precision=precision_of(device, lesson.detector.spec.arch), team=member,
+        augmentation=lesson.augmentation, task=lesson.task, teacher=lesson.teacher, precision=lesson.precision, team=member,
+        bookmark=bookmark,
     )  # fmt: skip
+    return _Training(detector=lesson.detector, steps=steps, bookmark=bookmark, first=member is None or member.rank == 0)
 
 
 def _spent_s(device: torch.device) -> float:

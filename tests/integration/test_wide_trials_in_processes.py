@@ -9,13 +9,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from configs.errors import JobCancelled, JobError
 from edge.clock import SystemClock
@@ -23,9 +25,11 @@ from edge.gpu.lanes import LaneBackend
 from edge.gpu.remote import RemoteClock
 from edge.jobs import profile_steps, run_at_once, run_in_lane
 from edge.wiring.wide import profiled_wide
+from models.detector import Detector
 from models.fake import FakeDetector, scripted_image
 from models.labelled import LabelledImage
-from models.retrain import retrain
+from models.precision import Precision
+from models.retrain import Bookmark, Step, retrain
 from models.tinydet import TinyDetector
 from models.wide import Ranks
 from models.wide_trials import WideTrials
@@ -41,7 +45,7 @@ def data(n: int) -> list[LabelledImage]:
     return [LabelledImage(image=image, labels=labels) for image, labels in (scripted_image(i) for i in range(n))]
 
 
-def weights(detector: FakeDetector | TinyDetector) -> np.ndarray:
+def weights(detector: Detector) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for layer in detector.trainable_layers() for p in layer.parameters()])
 
 
@@ -100,6 +104,108 @@ def test_a_real_network(shared: Ranks) -> None:
     list(retrain(alone, data(6), config, seed=5))
     list(shared.retrain(wide, data(6), config, seed=5))
     np.testing.assert_allclose(weights(wide), weights(alone), rtol=0, atol=1e-4)
+
+
+def epoch(steps: Generator[Step, None, None]) -> float:
+    """To the end of an epoch; its loss."""
+    return next(step.epoch_loss for step in steps if step.epoch_loss is not None)
+
+
+@pytest.mark.parametrize("widths", [(None, 2, None), (2, None, 2), (1, 2, 1), (None, 1, 2)])
+def test_a_training_moves_to_another_width_between_epochs(shared: Ranks, widths: tuple[int | None, ...]) -> None:
+    """None: in this process. It comes to the weights of one that stays, but for rounding."""
+    config = replace(CONFIG, epochs=3, distill=0.2)
+    serving = FakeDetector(skill=0.4)
+    stays, goes = serving.clone(), serving.clone()
+    losses = [s.epoch_loss for s in retrain(stays, data(9), config, seed=5, teacher=serving) if s.epoch_loss is not None]
+    after, told = None, []
+    for width in widths:
+        mark = Bookmark(after)
+        train = retrain if width is None else partial(shared.retrain, width=width)
+        with closing(train(goes, data(9), config, seed=5, teacher=serving, bookmark=mark)) as steps:
+            told.append(epoch(steps))
+            after = mark.saved()
+    assert told == pytest.approx(losses, rel=1e-4)
+    np.testing.assert_allclose(weights(goes), weights(stays), rtol=0, atol=2e-5)
+
+
+def test_three_devices_two_trainings_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on two devices and one on the third, each in a thread; then one on all, which shares devices with an open one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alone = FakeDetector(skill=0.4)
+    list(retrain(alone, data(8), CONFIG, seed=5))
+    ranks = Ranks(["cpu"] * 3, answer_s=PATIENCE_S)
+    try:
+        until(ranks.ready, 300.0)
+        detectors = [FakeDetector(skill=0.4) for _ in range(4)]
+        both = threading.Barrier(2, timeout=PATIENCE_S)
+        failed: list[BaseException] = []
+
+        def train(detector: FakeDetector, width: int) -> None:
+            try:
+                steps = ranks.retrain(detector, data(8), CONFIG, seed=5, width=width)
+                next(steps)
+                both.wait()
+                list(steps)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=train, args=given) for given in zip(detectors, (2, 1), strict=False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert failed == []
+        two, all_three = (
+            ranks.retrain(d, data(8), CONFIG, seed=5, width=w) for d, w in zip(detectors[2:], (2, 3), strict=True)
+        )
+        for _ in zip(two, all_three, strict=False):
+            assert sum(ranks._open.values()) == 5
+        list(two)
+        list(all_three)
+        for detector in detectors:
+            np.testing.assert_allclose(weights(detector), weights(alone), rtol=0, atol=2e-5)
+        assert sum(ranks._open.values()) == 0
+    finally:
+        ranks.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_dies_ends_the_trainings_of_other_threads_too(own: Ranks) -> None:
+    """They share processes that have to be started anew: each hears of it, none hangs."""
+    until(own.ready, 300.0)
+    steps = [own.retrain(FakeDetector(skill=0.4), data(10), replace(CONFIG, epochs=500), seed=5, width=1) for _ in range(2)]
+    for each in steps:
+        next(each)
+    ended: list[str] = []
+
+    def train(each: Generator[Step, None, None]) -> None:
+        try:
+            list(each)
+        except JobError as error:
+            ended.append(error.code)
+
+    threads = [threading.Thread(target=train, args=(each,)) for each in steps]
+    for thread in threads:
+        thread.start()
+    os.kill(own.pids[0], signal.SIGKILL)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert ended == ["process_lost", "process_lost"]
+    assert own.pids == ()
+
+
+def test_the_precision_is_that_of_the_box(shared: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured in the box's process; the others would not know."""
+    alone, wide, plain = (TinyDetector("tinydet-edge", seed=1) for _ in range(3))
+    config = replace(CONFIG, epochs=1, lr=1e-3)
+    list(retrain(plain, data(6), config, seed=5))
+    half = Precision(dtype=torch.bfloat16)
+    monkeypatch.setattr("models.wide.precision_of", lambda *_: half)
+    list(retrain(alone, data(6), config, seed=5, precision=half))
+    list(shared.retrain(wide, data(6), config, seed=5))
+    apart = np.abs(weights(plain) - weights(alone)).max()
+    assert np.abs(weights(wide) - weights(alone)).max() < apart / 2
 
 
 def test_the_trials_of_a_group_advance_together(shared: Ranks) -> None:
