@@ -31,6 +31,7 @@ from edge.web.services import Services
 from edge.web.tls import Certificates, make_own, own_paths
 from edge.web.who import Role
 from tests.support.accounts import HOSTS, PASSWORD, House, bearer
+from tests.support.event_library import UTC, Shelf, id_of, object_of
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 120.0
@@ -360,6 +361,47 @@ def test_browsers_that_go_away_in_the_middle_leave_nothing_behind(plain: Secured
             break
         deadline.wait(0.1)
     assert process.num_fds() <= before + 3
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """Events with one clip, of more than sockets take up by themselves: whoever reads its beginning stands in its middle."""
+    shelf = Shelf(tmp_path)
+    shelf.add(object_of(1))
+    clip = shelf.add_clip("gate", UTC + 8.0)
+    with (tmp_path / "media" / clip.path).open("ab") as file:
+        file.write(bytes(64 * MIB))
+    return shelf
+
+
+def test_browsers_that_go_away_in_the_middle_of_a_clip_let_go_of_it(shelf: Shelf, tmp_path: Path) -> None:
+    process = psutil.Process()
+    with WebServer(FakeSource(), host="127.0.0.1", port=0, services=Services(events=shelf.library)) as server:
+        port = int(server.url.rstrip("/").rpartition(":")[2])
+
+        def begun() -> socket.socket:
+            sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, no farewell
+            sock.sendall(f"GET /api/v1/events/{id_of(1)}/clip.mp4 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert sock.recv(15) == b"HTTP/1.1 200 OK"
+            return sock
+
+        def reading() -> int:
+            return sum(file.path.endswith(".mp4") for file in process.open_files())
+
+        def reads(wanted: int) -> bool:
+            patience = threading.Event()
+            return any(reading() == wanted or patience.wait(0.1) for _ in range(int(10 * PATIENCE_S)))
+
+        before_bytes, viewers = resident_bytes(), [begun() for _ in range(20)]
+        assert reads(20), "all of them stand in the middle"
+        assert resident_bytes() - before_bytes < 64 * MIB, "and the box holds a little of it for each, not the clip"
+        for viewer in viewers:
+            viewer.close()
+        assert reads(0)
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+            answer = client.get(f"/api/v1/events/{id_of(1)}/clip.mp4", headers={"Range": "bytes=0-99"})
+        assert (answer.status_code, len(answer.content)) == (206, 100)
 
 
 async def watched(secured: Secured, headers: dict[str, str], count: int) -> list[dict[str, Any]]:
