@@ -11,6 +11,13 @@ with the real one a fault of one client reaches all of them, and nobody new is l
     mute             takes commands and does not answer
     stuck            does not end when told to
     stays-at-fault   does not recover by itself when its clients have gone
+    old              of before CUDA 13.1: no static partitions
+    no-static        says that it is new enough, and cannot be started for static partitions
+    no-chunks        starts for static partitions, and the GPU has none
+    no-add           lists its chunks, and makes no partition of them
+    no-add-more      makes one partition and no other
+    no-rm            removes no partition
+    partitions-stay  partitions outlive the daemon (the device keeps them, as a file beside the pipe directory)
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
-VERSION = 13010
+VERSION, OLD_VERSION = 13010, 12080
 #: Chunks of SMs of the device that it plays.
 CHUNKS, CHUNK_SM = 16, 8
 ALREADY = "An instance of this daemon is already running"
@@ -56,12 +63,16 @@ class _Daemon:
     server: int | None = None
     state: str = "ACTIVE"
     default_pct: float = 100.0
+    #: Chunks of each partition, by its id, which is of letters, digits and slashes.
     partitions: dict[str, int] = field(default_factory=dict)
     clients: list[_Peer] = field(default_factory=list)
     quit_at_s: float | None = None
     made: int = 0
 
     def run(self) -> None:
+        if "partitions-stay" in self.flaws:
+            self.partitions = _kept(self.pipe_dir)
+            self.made = len(self.partitions)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.pipe_dir / "control"))
         listener.listen()
@@ -115,10 +126,14 @@ class _Daemon:
     def join(self, peer: _Peer, hello: dict[str, Any]) -> dict[str, Any]:
         if self.state == "FAULT":
             return {"error": "MPS server is not ready to accept new MPS client requests"}
-        if self.static and hello.get("partition") not in self.partitions:
-            return {"error": "invalid resource configuration"}
+        pct = min(hello["pct"], self.default_pct)
+        if self.static:
+            gpu, _, mine = str(hello.get("partition", "")).partition("/")
+            if mine not in self.partitions or not gpu.startswith("GPU-"):
+                return {"error": "invalid resource configuration"}
+            pct = 100.0 * self.partitions[mine] / CHUNKS
         self.server = self.server or os.getpid() + 1
-        peer.client = hello | {"pct": min(hello["pct"], self.default_pct)}
+        peer.client = hello | {"pct": pct}
         self.clients.append(peer)
         self.note(f"NEW CLIENT {hello['pid']}")
         return {"pct": peer.client["pct"]}
@@ -180,23 +195,55 @@ class _Daemon:
     def partition(self, words: list[str]) -> str:
         if not self.static:
             return "Static partitioning is not enabled"
+        chunks = 0 if "no-chunks" in self.flaws else CHUNKS
         used = sum(self.partitions.values())
         if words[0] == "lspart":
-            device = f"GPU-fake - {CHUNKS - used} {used} {(CHUNKS - used) * CHUNK_SM} {used * CHUNK_SM}"
-            rows = [f"GPU-fake {name} - {chunks} - {chunks * CHUNK_SM} No" for name, chunks in self.partitions.items()]
-            return "\n".join(["GPU Partition free-chunks used-chunks free-SM used-SM clients", device, *rows])
+            return self.listed(chunks - used, used) if chunks else ""
         if words[1] == "rm":
-            return "" if self.partitions.pop(words[3], None) else "Failed to remove partition"
-        if used + int(words[3]) > CHUNKS:
-            return "Failed to create partition: not enough free chunks"
+            return self.remove(words[3] if len(words) > 3 else words[2].partition("/")[2])
+        if "no-add" in self.flaws or ("no-add-more" in self.flaws and self.made) or int(words[3]) > chunks - used:
+            return f"Failed to fulfill the requested SM partition of {words[3]} chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
         self.made += 1
-        name = f"{words[2]}/D{self.made}"
+        name = f"Dx4/{self.made:04d}A="
         self.partitions[name] = int(words[3])
-        return f"Partition {name} created"
+        _keep(self.pipe_dir, self.partitions)
+        return f"Partition {words[2]}/{name} created"
+
+    def listed(self, free: int, used: int) -> str:
+        head = (
+            "GPU           Partition   free    used    free  used  clients",
+            "                          chunks  chunks  SM    SM",
+        )
+        device = f"GPU-fake                  {free}  {used}  {free * CHUNK_SM}  {used * CHUNK_SM}"
+        taken = {str(peer.client.get("partition", "")).partition("/")[2] for peer in self.clients if peer.client}
+        rows = [
+            f"GPU-fake  {name}  {chunks}  {chunks * CHUNK_SM}  {'Yes' if name in taken else 'No'}"
+            for name, chunks in self.partitions.items()
+        ]
+        return "\n".join([*head, device, *rows])
+
+    def remove(self, name: str) -> str:
+        """By its id without the GPU. As the real one not while it has clients."""
+        in_use = any(str((peer.client or {}).get("partition", "")).endswith(f"/{name}") for peer in self.clients)
+        if in_use or "no-rm" in self.flaws or self.partitions.pop(name, None) is None:
+            return f"Failed to remove partition {name}"
+        _keep(self.pipe_dir, self.partitions)
+        return ""
 
     def note(self, text: str) -> None:
         with (self.log_dir / "control.log").open("a") as file:
             file.write(f"[{time.strftime('%F %T')} Control {os.getpid()}] {text}\n")
+
+
+def _kept(pipe_dir: Path) -> dict[str, int]:
+    try:
+        return dict(json.loads((pipe_dir.parent / "fake-gpu.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _keep(pipe_dir: Path, partitions: dict[str, int]) -> None:
+    (pipe_dir.parent / "fake-gpu.json").write_text(json.dumps(partitions))
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
@@ -282,11 +329,14 @@ class FakeClient:
 def main(arguments: list[str]) -> int:
     pipe_dir = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps-fake"))
     log_dir = Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/tmp/nvidia-mps-fake"))
+    flaws = frozenset(os.environ.get("FAKE_MPS", "").split())
     if "-v" in arguments:
-        print(f"CUDA MPS Control binary version: {VERSION}")
+        print(f"CUDA MPS Control binary version: {OLD_VERSION if 'old' in flaws else VERSION}")
         return 0
     if "-d" in arguments:
-        flaws = frozenset(os.environ.get("FAKE_MPS", "").split())
+        if "-S" in arguments and flaws & {"old", "no-static"}:
+            print("nvidia-cuda-mps-control: static partitioning is not supported")
+            return 1
         if "no-permission" in flaws:
             print("Failed to start the control daemon: insufficient privileges")
             return 1

@@ -13,6 +13,12 @@ no process.
 
 A second of a client of 30 pct counts as 0.3 GPU-seconds: what it could not use was free for others.
 
+Where `static` asks for it and the daemon has it (CUDA 13.1), a process gets a *static partition* instead of a percentage: chunks of
+multiprocessors of its own (`edge.gpu.mps_partitions`). What is said of percentages holds for them: fixed for good, followed by a
+standby, with tokens on top. A percentage fits always; a partition needs room beside the others, so a job that begins may have to wait
+for standbys of others (`ROOM_S`, then it shares a partition), and processes without a job are not kept. Whatever is wrong with
+partitions: the box goes on with percentages, and says so.
+
 Memory: a process gives nothing back between iterations, so what it holds counts as persistent, and every job has a lane of its own. A
 process is limited to what its job needs (`limit_mib`); one that takes more is out of memory by itself.
 
@@ -27,6 +33,7 @@ this was verified on a GPU, see docs/gpu.md.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -41,13 +48,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from configs.errors import DriftboxError, EnvironmentLacking, JobError
-from configs.files import storage_errors
+from configs.errors import DriftboxError, EnvironmentLacking, JobError, StorageError
+from configs.files import atomic_write, storage_errors
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Fault, FaultCode, Lane, Role
 from edge.gpu.executor import HUNG_S, Executor, ExecutorLane
 from edge.gpu.mps_daemon import MpsDaemon, runtime_root
+from edge.gpu.mps_partitions import StaticPartitions
 from edge.gpu.remote import BEAT_S as PING_S
 from edge.gpu.remote import RemoteClock, RemoteDetector, WorkerLost, WorkerProcess
 from edge.gpu.remote_jobs import job_steps
@@ -73,12 +82,25 @@ UNKNOWN_MIB = 8192.0
 CONTEXT_MIB, LIMIT_FACTOR = 768.0, 1.25
 #: Seconds between two looks at idle processes; before a standby that failed is tried again.
 BEAT_S, RETRY_S = 5.0, 30.0
+#: Seconds that a job which begins waits for a partition of its own, until it shares one; between two looks for it.
+ROOM_S, LOOK_S = 30.0, 0.05
+#: Seconds between two looks at who has left its partition.
+TIDY_S = 0.5
+#: Partitions in a row that the daemon does not make, until none is asked for any more.
+REFUSED_MAX = 3
+#: How CUDA says that a client has no such partition.
+NO_SUCH_PARTITION = "invalid resource configuration"
+#: Why partitions were given up, for `driftbox doctor`; below the data folder.
+GIVEN_UP = Path("mps") / "partitions-given-up.json"
 #: A detector that was used so shortly after another took its place is not taken for the one that serves.
 JUST_MOVED_S = 5.0
 #: Faults on the device that a model's process may be the first to report within `POISONED_S`.
 POISONED_MAX, POISONED_S = 3, 600.0
 #: What a change of share is taken to cost before one was measured: the issue's limit for a standby, and a model's load.
 GUESSED = ChangeCost(settle_s=5.0, gpu_s=0.5, blind_s=0.0)
+
+#: Whether static partitions are wanted. auto: where the driver has them; on: the same, and their absence is told.
+Static = Literal["off", "auto", "on"]
 
 #: (job, what makes the new place of the detector that serves it). Raises DriftboxError when the old one goes on.
 HandOver = Callable[[str, Callable[[Detector], Detector]], None]
@@ -182,7 +204,8 @@ class MpsBackend(Executor):
     cannot be had, with what to do.
 
     mode 'work-conserving': every process may use all threads of the GPU, and only the tokens divide it; else what a job leaves idle
-    would be of no use to another whose percentage is small.
+    would be of no use to another whose percentage is small. static: partitions instead of percentages; room_s: how long a job that
+    begins waits for one.
 
     `remote_clock` knows what processes computed: costs per frame are read from it, not from the machine's clock."""
 
@@ -193,7 +216,7 @@ class MpsBackend(Executor):
         facts: Callable[[], tuple[DeviceFacts, ...]] = lambda: (), mode: PacingMode = "capped", step_pct: int = STEP_PCT,
         daemon: MpsDaemon | None = None, blank: Callable[[Callable[[int], object]], WorkerProcess] | None = None,
         device: str = "cuda:0", client: str = "", beat_s: float = BEAT_S, spare: bool = True, builder: str = ModelFile.builder,
-        hung_s: float = HUNG_S,
+        hung_s: float = HUNG_S, static: Static = "off", room_s: float = ROOM_S,
     ) -> None:  # fmt: skip
         if memory_mib is None:
             known = facts()
@@ -232,8 +255,10 @@ class MpsBackend(Executor):
         #: Lets a job's model go on elsewhere (`edge.swapping.Swapper.hand_over`); None: percentages stay as they are.
         self.hand_over: HandOver | None = None
         self.daemon = daemon or MpsDaemon(runtime_root(data_dir, gpu), gpu=gpu, owner=str(data_dir.absolute()))
+        self._static: StaticPartitions | None = None
+        self._room_s, self._waiting = room_s, dict[object, str]()
         self._make_room()
-        self.daemon.start()
+        self._start_daemon("off" if mode == "work-conserving" else static)
         self._thread = threading.Thread(target=self._look_for_ever, name="mps", daemon=True)
         self._thread.start()
 
@@ -287,6 +312,8 @@ class MpsBackend(Executor):
             self._thread.join(60.0)
         if self._spare is not None:
             self._spare.kill(at_work=False)
+        if self._static is not None:
+            self._static.close()
         self.daemon.stop()
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
@@ -324,14 +351,13 @@ class MpsBackend(Executor):
 
     def take_process(self, job: str, golden: str) -> tuple[WorkerProcess, Settings | None]:
         """See `edge.gpu.remote_jobs.Processes`."""
-        pct = next_pct(None, self._shares.get(job, 0.0), self._step_pct)
         with self._recovering:
-            worker = self._idle_for(pct, self._limit_mib(job), golden)
+            worker = self._idle_for(next_pct(None, self._shares.get(job, 0.0), self._step_pct), self._limit_mib(job), golden)
             if worker is not None:
                 self._workers[""].discard(worker)
                 self._workers[job].add(worker)
                 return worker, None
-        worker, settings = self._blank_for(job, pct)
+        worker, settings = self._client_for(job)
         worker.golden = golden
         return worker, settings
 
@@ -346,7 +372,8 @@ class MpsBackend(Executor):
             if worker.alive and not self._over:
                 self._workers[""].add(worker)
                 self._idle.append(worker)
-            gone = [self._idle.popleft() for _ in range(len(self._idle) - IDLE_MAX)]
+            keep = IDLE_MAX if self._static is None else 0  # a partition that nobody computes in is somebody's who waits
+            gone = [self._idle.popleft() for _ in range(len(self._idle) - keep)]
         for one in gone:
             one.release()
         self._make_way(0.0)
@@ -358,6 +385,10 @@ class MpsBackend(Executor):
             self._starting[job] += 1
         try:
             yield
+        except JobError as error:
+            if NO_SUCH_PARTITION in error.message:
+                self._fall_back(f"a process cannot use its partition: {error.message}")
+            raise
         finally:
             with self._lock:
                 self._starting[job] -= 1
@@ -413,16 +444,73 @@ class MpsBackend(Executor):
         name = f"{number:06d}-{re.sub(r'[^A-Za-z0-9_-]', '-', job)[:60]}.safetensors"
         return keep(detector, self._weights_dir / name, builder=builder)
 
-    def _blank_for(self, job: str, pct: float) -> tuple[WorkerProcess, Settings]:
+    def _client_for(self, job: str) -> tuple[WorkerProcess, Settings]:
+        """A process that will be a client of the job's share, and how it becomes one. Waits for a partition where that is needed: until
+        others have made room for it, at most `room_s`. Raises JobError, EnvironmentLacking."""
+        end_s = time.monotonic() + self._room_s
+        with self.starting(job), self._waits(job) as waits:
+            while True:
+                with self._recovering:
+                    partition = self._partition_for(job, at_once=self._over or time.monotonic() >= end_s)
+                    if self._static is None:
+                        return self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
+                    if partition is not None:
+                        return self._blank_for(job, self._static.pct(partition), partition)
+                    waits()
+                self._wake.set()
+                time.sleep(LOOK_S)
+
+    @contextmanager
+    def _waits(self, job: str) -> Iterator[Callable[[], None]]:
+        """What is yielded is called while the job waits for a partition: others make room for it."""
+        token = object()
+        try:
+            yield lambda: self._waiting.update({token: job})
+        finally:
+            with self._recovering:
+                self._waiting.pop(token, None)
+
+    def _partition_for(self, job: str, *, at_once: bool) -> str | None:
+        """None: none yet, or partitions were given up (recovering lock held)."""
+        if self._static is None:
+            return None
+        self._static.tidy()
+        at = self._places()
+        try:
+            return self._static.place(job, self._shares, at, self._waiting.values(), at_once=at_once)
+        except EnvironmentLacking as error:
+            stays = None if job in at else self._static.largest()
+            if self._static.refused >= REFUSED_MAX or (stays is None and job not in at):
+                self._fall_back(error.message)
+                return None
+            if stays is None:
+                raise  # it goes on where it is
+            log.warning("%s: %s; it shares a partition", job, error.message)
+            return stays
+
+    def _places(self) -> dict[str, str]:
+        """The partition of each job that moves with its share."""
+        found = {}
+        for detector in self._serving():
+            job, worker = self._detectors[detector][0], detector.worker
+            if worker is not None and worker.alive and worker.partition and self._shares.get(job, 0.0) > 0:
+                found[job] = worker.partition
+        return found
+
+    def _blank_for(self, job: str, pct: float, partition: str = "") -> tuple[WorkerProcess, Settings]:
         """A process that will be a client of `pct`, and how it becomes one. Waits while the daemon recovers."""
         with self._recovering:
             if self._over:
                 raise JobError("the box ends", subject=job)
             limit_mib = self._limit_mib(job)
-            env = self.daemon.client_env(thread_pct=pct, memory_mib=limit_mib, below_normal=self._roles.get(job) != "infer")
+            env = self.daemon.client_env(
+                thread_pct=pct, memory_mib=limit_mib, below_normal=self._roles.get(job) != "infer", partition=partition
+            )
             worker = self._new_process()
-            worker.thread_pct, worker.limit_mib = pct, limit_mib
+            worker.thread_pct, worker.limit_mib, worker.partition = pct, limit_mib, partition
             self._workers[job].add(worker)
+            if self._static is not None and partition:
+                self._static.enter(partition, job, worker)
         return worker, Settings(env=env, device=self._device, client=self._client)
 
     def _limit_mib(self, job: str) -> float | None:
@@ -445,7 +533,7 @@ class MpsBackend(Executor):
                 f"{job}: {model.arch} was the first to report a fault of the GPU {POISONED_MAX} times and gets no process any more",
                 subject=job, remedy="serve another version (driftbox models), or restart the box",
             )  # fmt: skip
-        worker, settings = self._blank_for(job, next_pct(None, self._shares.get(job, 0.0), self._step_pct))
+        worker, settings = self._client_for(job)
         try:
             with self.starting(job):
                 worker.become(model, settings)
@@ -463,6 +551,69 @@ class MpsBackend(Executor):
 
     def _all_workers(self) -> list[WorkerProcess]:
         return [worker for workers in list(self._workers.values()) for worker in list(workers)]
+
+    # --- the daemon, and partitions of it ------------------------------------------------------------------------------
+
+    def _start_daemon(self, static: Static) -> None:
+        """With partitions where they are wanted and can be had."""
+        if static != "off" and self._starts_divided(tell=static == "on"):
+            return
+        self.daemon.static = False
+        self.daemon.start()
+
+    def _starts_divided(self, *, tell: bool) -> bool:
+        """False: not, and why was told. What keeps a daemon from starting at all is told by the next start, without partitions."""
+        try:
+            if not self.daemon.has_partitions():
+                self._give_up_partitions("the driver's MPS has none: they came with CUDA 13.1", tell=tell)
+                return False
+            self.daemon.static = True
+            self.daemon.start()
+            self._open_partitions()
+        except EnvironmentLacking as lacking:
+            self.daemon.stop(timeout_s=1.0)
+            self._give_up_partitions(lacking.message)
+            return False
+        (self._data_dir / GIVEN_UP).unlink(missing_ok=True)
+        return True
+
+    def _open_partitions(self) -> None:
+        found = StaticPartitions(self.daemon)
+        news = found.open()
+        if news:
+            self._say(
+                "", news, "remove them if nobody needs them: echo lspart | nvidia-cuda-mps-control lists them", device=True
+            )
+        self._static = found
+
+    def _give_up_partitions(self, why: str, *, tell: bool = True) -> None:
+        """Tells the operator, also the one who asks `driftbox doctor` later."""
+        log.info("static partitions of MPS are not used: %s", why)
+        if not tell:
+            return
+        with suppress(StorageError):
+            atomic_write(self._data_dir / GIVEN_UP, json.dumps({"at_utc": time.time(), "why": why}).encode())
+        self._say(
+            "", f"static partitions cannot be used: {why}",
+            "none: shares are kept by percentages. Set gpus.mps_static to off, or see to it and restart the box", device=True,
+        )  # fmt: skip
+
+    def _fall_back(self, why: str) -> None:
+        """A daemon for partitions takes no client without one: it is exchanged for another, and all processes start again."""
+        with self._recovering:
+            if self._static is None or self._over:
+                return
+            self._static, self._at_fault = None, True
+            for worker in self._all_workers():
+                worker.kill()
+            try:
+                self.daemon.stop(timeout_s=1.0)
+                self.daemon.static = False
+                self.daemon.start()
+            except EnvironmentLacking as lacking:
+                self._say("", f"MPS does not come back: {lacking.message}", lacking.remedy, device=True)
+            self._at_fault, self._recovered_s = False, time.monotonic()
+        self._give_up_partitions(why)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -501,8 +652,13 @@ class MpsBackend(Executor):
                 worker.kill(at_work=False)
             try:
                 self.daemon.recover()
+                if self._static is not None:
+                    self._open_partitions()
             except EnvironmentLacking as lacking:
-                self._say("", f"MPS does not come back: {lacking.message}", lacking.remedy, device=True)
+                if self._static is None:
+                    self._say("", f"MPS does not come back: {lacking.message}", lacking.remedy, device=True)
+                else:
+                    self._fall_back(f"they do not come back after a fault: {lacking.message}")
             self._at_fault, self._recovered_s = False, time.monotonic()
 
     def _look_for_hung(self, now_s: float) -> None:
@@ -538,14 +694,28 @@ class MpsBackend(Executor):
     def _look_for_ever(self) -> None:
         beat_s = time.monotonic()
         while not self._over:
-            self._wake.wait(max(0.0, beat_s + self._beat_s - time.monotonic()))
+            at_most_s = math.inf if self._static is None else TIDY_S
+            self._wake.wait(min(at_most_s, max(0.0, beat_s + self._beat_s - time.monotonic())))
             self._wake.clear()
             self._make_spare()
+            self._tidy()
             for detector in self._serving():
                 self._follow_share(detector)
             if time.monotonic() >= beat_s + self._beat_s:
                 self._look_at_idle()
                 beat_s = time.monotonic()
+
+    def _tidy(self) -> None:
+        """Removes partitions that everybody has left, and asks those for theirs who have no share and so do not compute."""
+        with self._recovering:
+            if self._static is None or self._over:
+                return
+            self._static.tidy()
+            if not self._static.is_pressed(self._shares, self._places(), self._waiting.values()):
+                return
+        for detector, (job, _) in list(self._detectors.items()):
+            if self._shares.get(job, 0.0) <= 0:
+                detector.rest()
 
     def _make_spare(self) -> None:
         if not self._keeps_spare or self._spare is not None or self._over:
@@ -576,7 +746,7 @@ class MpsBackend(Executor):
             or time.monotonic() < self._retry_s.get(job, 0.0)
         ):
             return
-        if next_pct(worker.thread_pct, share_pct, self._step_pct) == worker.thread_pct:
+        if self._is_right(job, worker, share_pct):
             return
         try:
             self._standby(job, detector)
@@ -587,6 +757,12 @@ class MpsBackend(Executor):
                 f"its share changed to {share_pct:g} pct, and it does not go on in another process: {error}",
                 "none: it goes on where it is, and its share is kept there",
             )
+
+    def _is_right(self, job: str, worker: WorkerProcess, share_pct: float) -> bool:
+        with self._recovering:
+            if self._static is not None and worker.partition:
+                return self._static.is_right(job, self._shares, self._places(), self._waiting.values())
+        return next_pct(worker.thread_pct, share_pct, self._step_pct) == worker.thread_pct
 
     def _standby(self, job: str, serving: RemoteDetector) -> None:
         """The model of `serving` goes on in a process of the job's present share. Raises DriftboxError when it stays where it is."""
@@ -609,6 +785,15 @@ class MpsBackend(Executor):
             raise
         self._moved_s[serving] = time.monotonic()
         self._changes.append((time.monotonic() - started_s, sum(standby.gpu_s for standby in made)))
+        if self._static is not None:
+            self._clear_of(job, serving, made[0])
+
+    def _clear_of(self, job: str, serving: RemoteDetector, standby: RemoteDetector) -> None:
+        """Older versions of a job that moved are kept warm, but not at the price of the partition that it left. The one that served
+        until now goes when its successor has held its own."""
+        for detector, (whose, _) in list(self._detectors.items()):
+            if whose == job and detector not in (serving, standby):
+                detector.rest()
 
     def _look_at_idle(self) -> None:
         for detector in list(self._detectors):

@@ -77,6 +77,25 @@ class Owner:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartitionRow:
+    """A static partition as the daemon lists it. id: the part behind the GPU's UUID; used: whether it has clients."""
+
+    id: str
+    chunks: int
+    used: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionTable:
+    """How a GPU's multiprocessors are divided, in chunks of equal size. free, taken: chunks; sms: multiprocessors in all of them."""
+
+    free: int
+    taken: int
+    sms: int
+    rows: tuple[PartitionRow, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Other:
     """A control daemon that is not ours."""
 
@@ -104,7 +123,8 @@ def _fits(root: Path) -> bool:
 
 class MpsDaemon:
     """One GPU's daemon. gpu: the GPU's UUID ('GPU-...'), which means the same to the daemon and to its clients whatever the order of
-    devices; owner: the data folder; static: static partitions instead of percentages (CUDA 13.1).
+    devices; owner: the data folder; static: for static partitions instead of percentages (CUDA 13.1), from
+    the next start on.
     Thread-safe. Every method raises EnvironmentLacking when the daemon cannot be asked or does not answer."""
 
     def __init__(
@@ -213,39 +233,44 @@ class MpsDaemon:
 
     def version(self) -> int | None:
         """Of the control program, as 13010 for CUDA 13.1; None where it does not say."""
-        found = re.search(r"\b(\d{5})\b", self._run(["-v"])[1])
-        return int(found[1]) if found else None
+        return _version_in(self._run(["-v"])[1])
 
     def has_partitions(self) -> bool:
         """Whether static partitions are there. Not verified on a GPU."""
         return (self.version() or 0) >= PARTITIONS_SINCE
 
     def add_partition(self, chunks: int) -> str:
-        """A static partition of so many chunks of SMs; its id, for `client_env`. Not verified on a GPU."""
+        """A static partition of so many chunks of SMs; its id, behind the GPU's UUID. Not verified on a GPU."""
         said = self.ask(f"sm_partition add {self.gpu} {chunks}")
-        found = re.search(r"(\S+/\S+)", said)
+        found = re.search(r"(?:^|\s)GPU-[^\s/]+/(\S+)", said)
         if not found:
-            raise EnvironmentLacking(f"{self.gpu}: no partition of {chunks} chunks: {said or 'no answer'}", subject=self.gpu)
+            raise EnvironmentLacking(
+                f"{self.gpu}: no partition of {chunks} chunks: {said or 'no answer'}", subject=self.gpu,
+                remedy="see what else uses this daemon",
+            )  # fmt: skip
         return found[1]
 
-    def remove_partition(self, partition: str) -> None:
+    def remove_partition(self, partition: str) -> bool:
+        """False: it is still there, because a client of it is. What `rm` says is not documented, so the daemon is asked again."""
         self.ask(f"sm_partition rm {self.gpu} {partition}")
+        return all(row.id != partition for row in self.partitions().rows)
 
-    def chunks(self) -> tuple[int, int]:
-        """(free, used) chunks of SMs. Not verified on a GPU. Raises EnvironmentLacking when `lspart` says it in another way."""
-        said = self.ask("lspart")
-        for line in said.splitlines():
-            words = line.split()
-            numbers = [int(word) for word in words[1:] if word.isdigit()]
-            if words and self.gpu.startswith(words[0]) and "/" not in line and len(numbers) >= 2:
-                return numbers[0], numbers[1]
-        raise EnvironmentLacking(f"{self.gpu}: lspart says nothing that is understood", subject=self.gpu)
+    def partitions(self) -> PartitionTable:
+        """What `lspart` says of this GPU. Not verified on a GPU. Raises EnvironmentLacking when that is not understood, or nothing."""
+        found = read_partitions(self.ask("lspart"), self.gpu)
+        if found is None:
+            raise EnvironmentLacking(
+                f"{self.gpu}: lspart says nothing that is understood", subject=self.gpu,
+                remedy="static partitions need a GPU of the Ampere generation or later",
+            )  # fmt: skip
+        return found
 
     def client_env(
         self, *, thread_pct: float = 100.0, memory_mib: float | None = None, below_normal: bool = False, partition: str = ""
     ) -> dict[str, str]:
         """The environment that makes a process a client. It is read when the process first uses CUDA, and never again.
-        memory_mib: device memory it may hold, its context included; below_normal: others' kernels go first, as a hint."""
+        memory_mib: device memory it may hold, its context included; below_normal: others' kernels go first, as a hint; partition: of a
+        daemon that was started for them, where a client must have one, and a percentage means nothing."""
         env = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_dir),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_dir),
@@ -255,7 +280,7 @@ class MpsDaemon:
         if memory_mib is not None:
             env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, round(memory_mib))}M"
         if partition:
-            return env | {"CUDA_MPS_SM_PARTITION": partition}
+            return env | {"CUDA_MPS_SM_PARTITION": f"{self.gpu}/{partition}"}
         return env | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{thread_pct:g}"}
 
     def ask(self, command: str) -> str:
@@ -492,6 +517,29 @@ def _user_of(pid: int) -> str:
         with suppress(KeyError, OSError):
             return getpass.getuser()
     return f"user {uid}"
+
+
+def _version_in(said: str) -> int | None:
+    found = re.search(r"\b(\d{5})\b", said)
+    return int(found[1]) if found else None
+
+
+def read_partitions(said: str, gpu: str) -> PartitionTable | None:
+    """`lspart` of one GPU; None: it is not in there. A row begins with the beginning of its UUID. What is not known stands as '-' or
+    not at all: four numbers are the GPU (free and used chunks, free and used SMs), a name, two numbers and Yes or No one partition."""
+    device: tuple[int, ...] | None = None
+    rows = []
+    for line in said.splitlines():
+        first, *words = [word for word in line.split() if word != "-"] or [""]
+        if not first.startswith("GPU-") or not gpu.startswith(first):
+            continue
+        if len(words) == 4 and all(word.isdigit() for word in words):
+            device = tuple(int(word) for word in words)
+        elif len(words) == 4 and words[1].isdigit() and words[3] in ("Yes", "No"):
+            rows.append(PartitionRow(id=words[0], chunks=int(words[1]), used=words[3] == "Yes"))
+    if device is None:
+        return None
+    return PartitionTable(free=device[0], taken=device[1], sms=device[2] + device[3], rows=tuple(rows))
 
 
 def _pids(said: str) -> tuple[int, ...]:

@@ -143,8 +143,9 @@ class WorkerProcess:
         self._closing, self._sending = threading.Lock(), threading.Lock()
         self._closed = False
         self.held_mib = 0.0
-        #: What kind of client it is; for good, once it has used the device. golden: path of the golden model that it has loaded.
-        self.thread_pct = 100.0
+        #: What kind of client it is; for good, once it has used the device. partition: where it computes ('': anywhere); golden: path of
+        #: the golden model that it has loaded.
+        self.thread_pct, self.partition = 100.0, ""
         self.limit_mib: float | None = None
         self.golden = ""
 
@@ -155,6 +156,11 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         return not self._closed and self._process.poll() is None
+
+    @property
+    def ended(self) -> bool:
+        """It is gone. One that was told to stop may still be at its last work."""
+        return self._process.poll() is not None
 
     def become(self, model: ModelFile, settings: Settings, *, timeout_s: float = START_S) -> Answer:
         """Loads a model. Raises WeightsError, JobError, WorkerLost."""
@@ -390,6 +396,14 @@ class RemoteDetector:
             return True
         finally:
             self._lock.release()
+
+    def rest(self) -> None:
+        """Ends an idle process; the next prediction starts another. Nothing for one that is at work."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._seat.leave()
+            finally:
+                self._lock.release()
 
     def abandon(self) -> None:
         """Ends the process now, whatever it is at; the next prediction starts another."""

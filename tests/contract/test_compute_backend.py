@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ from edge.gpu.mps import MpsBackend
 from edge.gpu.none import NoShares
 from edge.gpu.pooled import PooledBackend
 from scheduler.salus.types import MemoryNeed
+from tests.support.mps_division import DividedDaemon
 
 
 class Bench(Protocol):
@@ -209,12 +211,12 @@ class _NoDaemon:
 class MpsBench(CpuBench):
     """Jobs whose work is done elsewhere while their threads wait. Real processes: tests/integration/test_mps_backend.py."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, **settings: Any) -> None:
         super().__init__(mode)
         self._folder = tempfile.TemporaryDirectory()
         mps = MpsBackend(
-            "GPU-none", data_dir=Path(self._folder.name), capacity_pct=200, clock=self.clock, daemon=_NoDaemon(),  # type: ignore[arg-type]
-            beat_s=3600.0, spare=False, mode=mode,  # type: ignore[arg-type]
+            "GPU-none", data_dir=Path(self._folder.name), clock=self.clock, beat_s=3600.0, spare=False, mode=mode,  # type: ignore[arg-type]
+            **({"daemon": _NoDaemon(), "capacity_pct": 200} | settings),
         )  # fmt: skip
         self.backend, self._remote = mps, mps.remote_clock
         self.work = self._work
@@ -230,6 +232,47 @@ class MpsBench(CpuBench):
         self._folder.cleanup()
 
 
+class _Process:
+    """Of a job, in a partition."""
+
+    ended = False
+
+
+class MpsPartitionsBench(MpsBench):
+    """The same in static partitions: a job's work takes as much longer as its partition is smaller than the GPU, and moves on between
+    two pieces when its share has changed. Chunks are small here: that shares are rounded to them is not what this asks."""
+
+    def __init__(self) -> None:
+        self._division = tempfile.TemporaryDirectory()
+        super().__init__(
+            "capped", daemon=DividedDaemon(root=Path(self._division.name), chunks=64), capacity_pct=100, static="on"
+        )
+        self._at: dict[str, str] = {}
+        self._processes: dict[str, _Process] = {}
+
+    def _work(self, cpu_s: float) -> None:
+        mps: Any = self.backend
+        job = next(job for job, lane in mps._lanes.items() if lane._seat._state[1] == threading.get_ident())
+        with mps._recovering:
+            for idle in [other for other in self._at if not mps._shares.get(other)]:  # as its process would
+                self._processes.pop(idle).ended = True
+                del self._at[idle]
+            place = mps._static.place(job, mps._shares, self._at, (), at_once=True)
+            if place != self._at.get(job):
+                self._processes.get(job, _Process()).ended = True
+                self._at[job], self._processes[job] = place, _Process()
+                mps._static.enter(place, job, self._processes[job])
+                mps._static.tidy()
+            part = mps._static.pct(place) / 100.0
+        with self._remote.elsewhere() as computed:
+            self.clock.sleep(cpu_s / part)
+            computed(cpu_s)
+
+    def join(self) -> None:
+        super().join()
+        self._division.cleanup()
+
+
 BENCHES: dict[str, Callable[[], Bench]] = {
     "green": GreenBench,
     "cuda-lanes-capped": lambda: CudaLanesBench("capped"),
@@ -238,6 +281,7 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "lanes-work-conserving": lambda: LanesBench("work-conserving"),
     "mig": MigBench,
     "mps": lambda: MpsBench("capped"),
+    "mps-partitions": MpsPartitionsBench,
     "mps-work-conserving": lambda: MpsBench("work-conserving"),
     "none": FreeBench,
     "pooled": PooledBench,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,13 @@ from configs.errors import JobError
 from edge import calibrate
 from edge.calibrate import Plan, measure
 from edge.calibrate_processes import kept_lessons, subjects
-from edge.gpu.base import ChangeCost, Lane
+from edge.gpu.base import ChangeCost
 from edge.gpu.fake_mps import FakeClient
 from edge.gpu.mps import GUESSED, POISONED_MAX, MpsBackend, limit_mib, next_pct
 from edge.gpu.mps_daemon import MpsDaemon, ServerState
-from edge.gpu.remote import RemoteDetector, WorkerLost, WorkerProcess
-from edge.gpu.worker import ModelFile
-from edge.inference import InferenceWorker
+from edge.gpu.remote import WorkerLost
 from edge.jobs import HERE, Scoring, run_in_lane
 from edge.samples import FileSamples
-from edge.shadow import ShadowRules
-from edge.swapping import Swapper
 from models.fake import scripted_image
 from models.golden import Labelling
 from models.labelled import LabelledImage
@@ -42,46 +38,10 @@ from scheduler.salus.types import MemoryNeed
 from scheduler.types import EpochReport, Frame, RetrainConfig
 from streams.samples import SampleStore
 from tests.support import remote_models as rm
-from tests.support.fakes import StillCamera
+from tests.support.mps_bench import WAIT_S, Bench, Place, frames, keep_gain, until
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 60.0
-
-
-class Bench:
-    """A backend whose processes are real clients of the stand-in."""
-
-    def __init__(self, folder: Path, *, spare: bool = False) -> None:
-        self.folder = folder
-        self.daemon = MpsDaemon(folder / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
-        self.made: list[WorkerProcess] = []
-        self.fail_next = False
-        self.backend = MpsBackend(
-            "GPU-fake", data_dir=folder / "data", memory_mib=10_000.0, daemon=self.daemon, blank=self.blank, device="cpu",
-            client="tests.support.remote_models:client", beat_s=3600.0, spare=spare, builder="tests.support.remote_models:build",
-        )  # fmt: skip
-
-    def blank(self, before_kill: Callable[[int], object]) -> WorkerProcess:
-        worker = rm.blank(before_kill)
-        self.made.append(worker)
-        if self.fail_next:
-            worker.kill(at_work=False)
-        return worker
-
-    def serve(self, job: str, share_pct: float, need: MemoryNeed | None = None) -> tuple[RemoteDetector, Lane]:
-        lane = self.backend.open_lane(job, role="infer", need=need)
-        self.share(**{job: share_pct})
-        model = rm.Rehearsing()
-        return self.backend.serve(model, job, builder="tests.support.remote_models:build"), lane  # type: ignore[arg-type]
-
-    def share(self, **shares: float) -> None:
-        self.backend.set_shares(self.backend._shares | shares)
-
-    def pcts(self) -> dict[int, float]:
-        """Percentage of each client, as the daemon knows it."""
-        rows = [line.split() for line in self.daemon.ask("ps").splitlines()[1:]]
-        return {int(pid): float(pct) for pid, pct, *_ in rows}
 
 
 @pytest.fixture
@@ -94,27 +54,6 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         made.backend.close()
         assert made.daemon.state() is ServerState.GONE
         assert not any(worker.alive for worker in made.made)
-
-
-def keep_gain(detector: rm.Rehearsing, path: Path, *, builder: str = "tests.support.remote_models:build") -> ModelFile:
-    """Without torch, as the processes are."""
-    return replace(rm.model_file(path, detector.gain), builder=builder)
-
-
-def until(true: Callable[[], bool], within_s: float = WAIT_S) -> bool:
-    end_s = time.monotonic() + within_s
-    while not true():
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def frames(detector: RemoteDetector, lane: Lane, number: int, what: int = 0) -> None:
-    for level in range(number):
-        with lane.iteration():
-            found = detector.predict([rm.picture(what, level=level)])[0]
-        assert len(found) == level % 3
 
 
 def test_a_process_starts_as_a_client_of_its_share(bench: Bench) -> None:
@@ -245,43 +184,6 @@ def test_the_stand_in_keeps_a_client_to_its_percentage(bench: Bench, monkeypatch
 
 
 # --- the box's own loop and jobs over it ------------------------------------------------------------------------------
-
-
-class Place:
-    """A camera served by a process of a job, with the box's own worker and swapper, which know nothing of processes."""
-
-    def __init__(self, bench: Bench, share_pct: float) -> None:
-        self.bench, self.camera, self.seq = bench, StillCamera("cam1"), 0
-        self.first, lane = bench.serve("cam1/infer", share_pct)
-        clock = bench.backend.remote_clock
-        self.worker = InferenceWorker(self.camera, lane, self.first, "cam1-000001", clock=clock, score_min=0.25)
-        nothing: Any = None
-        self.swapper = Swapper(
-            shelf=nothing, store=nothing, clock=clock, serve=nothing, serve_later=nothing, rules=ShadowRules(frames=0)
-        )
-        bench.backend.hand_over = lambda job, make: self.swapper.hand_over(self.worker, "cam1", make)
-
-    def frame(self, level: int = 4) -> float:
-        """One frame, which must be shown; how wide its box is."""
-        self.seq += 1
-        image = rm.picture(level=level)
-        self.camera.newest = Frame(stream="cam1", seq=self.seq, captured_s=time.monotonic(), captured_utc=0.0, image=image)
-        self.worker.step()
-        shown = self.worker.shown()
-        assert shown is not None
-        assert shown.frame.seq == self.seq, "no frame is missed"
-        return float(shown.detections.xyxy[0, 2])
-
-    def serving(self) -> RemoteDetector:
-        found = self.worker.serving()[1]
-        assert isinstance(found, RemoteDetector)
-        return found
-
-    def frames_until(self, true: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + WAIT_S
-        while not true():
-            self.frame()
-            assert time.monotonic() < end_s
 
 
 def test_a_new_share_is_followed_by_a_standby_and_no_frame_is_missed(bench: Bench) -> None:

@@ -16,7 +16,16 @@ import pytest
 
 from configs.errors import EnvironmentLacking
 from edge.gpu import mps_daemon
-from edge.gpu.mps_daemon import SOCKET_PATH_MAX, MpsDaemon, ServerState, other_daemons, runtime_root
+from edge.gpu.mps_daemon import (
+    SOCKET_PATH_MAX,
+    MpsDaemon,
+    PartitionRow,
+    PartitionTable,
+    ServerState,
+    other_daemons,
+    runtime_root,
+)
+from edge.gpu.mps_partitions import StaticPartitions
 
 pytestmark = pytest.mark.slow
 FAKE = (sys.executable, "-m", "edge.gpu.fake_mps")
@@ -344,24 +353,77 @@ def test_somebody_else_s_folder_is_not_used(short: Path) -> None:
         MpsDaemon(short / "link", gpu="GPU-fake", owner="x", control=FAKE).start()
 
 
+def free(daemon: MpsDaemon) -> int:
+    return daemon.partitions().free
+
+
 def test_static_partitions_are_made_until_the_device_is_full(make: Callable[..., MpsDaemon]) -> None:
     daemon = make(static=True)
     daemon.start()
-    assert daemon.chunks() == (16, 0)
+    assert daemon.partitions() == PartitionTable(free=16, taken=0, sms=128)
     half = daemon.add_partition(8)
-    assert daemon.chunks() == (8, 8)
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in daemon.client_env(partition=half)
-    assert "pct" in Client(daemon, daemon.client_env(partition=half)).answer
+    assert daemon.partitions().rows == (PartitionRow(id=half, chunks=8, used=False),)
+    env = daemon.client_env(partition=half)
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env
+    assert env["CUDA_MPS_SM_PARTITION"] == f"GPU-fake/{half}"
+    client = Client(daemon, env)
+    assert client.answer["pct"] == 50.0
+    assert daemon.partitions().rows[0].used
     assert "invalid resource" in str(Client(daemon).answer["error"])  # it must say its partition
-    with pytest.raises(EnvironmentLacking, match="not enough free chunks"):
+    with pytest.raises(EnvironmentLacking, match="Failed to fulfill.*9 chunks") as caught:
         daemon.add_partition(9)
-    daemon.remove_partition(half)
-    assert daemon.chunks() == (16, 0)
+    assert caught.value.remedy
+    assert not daemon.remove_partition(half), "its client is still there"
+    client.leave()
+    assert mps_daemon._until(lambda: daemon.remove_partition(half), 60.0)
+    assert free(daemon) == 16
 
 
-def test_static_partitions_need_a_new_driver(make: Callable[..., MpsDaemon], monkeypatch: pytest.MonkeyPatch) -> None:
-    daemon = make(static=True)
-    monkeypatch.setattr(daemon, "version", lambda: 13000)
+def test_partitions_go_with_the_daemon_that_a_killed_box_left_behind(make: Callable[..., MpsDaemon]) -> None:
+    first = make(static=True)
+    first.start()
+    StaticPartitions(first).open()
+    first.add_partition(8)
+    again = make(static=True)
+    again.start()
+    assert StaticPartitions(again).open() == ""
+    assert free(again) == 16
+
+
+def test_partitions_that_outlive_the_daemon_are_removed_when_ours_and_left_alone_when_not(
+    make: Callable[..., MpsDaemon],
+) -> None:
+    first = make(static=True, flaws="partitions-stay")
+    first.start()
+    box = StaticPartitions(first)
+    box.open()
+    box.place("cam1/infer", {"cam1/infer": 50.0}, {}, ())
+    first.add_partition(3)  # somebody else, by hand
+    again = make(static=True, flaws="partitions-stay")
+    again.start()
+    box = StaticPartitions(again)
+    assert "left alone" in box.open()
+    assert (box.groups, [row.chunks for row in again.partitions().rows]) == (13, [3])
+
+
+@pytest.mark.parametrize("flaws", ["", "no-chunks"], ids=["started without", "none on this GPU"])
+def test_a_daemon_without_partitions_says_nothing_that_is_understood(make: Callable[..., MpsDaemon], flaws: str) -> None:
+    daemon = make(static=bool(flaws), flaws=flaws)
+    daemon.start()
+    with pytest.raises(EnvironmentLacking, match="nothing that is understood") as caught:
+        daemon.partitions()
+    assert "Ampere" in caught.value.remedy
+
+
+def test_a_daemon_that_cannot_be_started_for_partitions_says_so(make: Callable[..., MpsDaemon]) -> None:
+    daemon = make(static=True, flaws="no-static")
+    with pytest.raises(EnvironmentLacking, match="static partitioning is not supported"):
+        daemon.start()
+
+
+def test_static_partitions_need_a_new_driver(make: Callable[..., MpsDaemon]) -> None:
+    daemon = make(static=True, flaws="old")
+    assert daemon.version() == 12080
     with pytest.raises(EnvironmentLacking, match=r"13\.1"):
         daemon.start()
 
