@@ -18,6 +18,9 @@ from edge.telemetry.topics import CAMERA_KINDS, Topics, payload, state_body
 
 #: Facts in the database.
 _DEVICES, _CAMERAS, _STATE = "devices", "cameras", "state"
+#: The states of a camera that is gone are taken back this long after its device: who still listens to them (Home Assistant for about a
+#: second) would take each for a broken message.
+STATES_LEAVE_AFTER_S = 5.0
 #: Kinds of a camera that are kept at the broker.
 KEPT = tuple(kind for kind in CAMERA_KINDS if kind != "events")
 
@@ -36,9 +39,13 @@ class Announcer:
         self._mqtt, self._topics, self._outbox, self._more = mqtt, topics, outbox, more
         #: topic -> key -> platform of every entity that was announced there.
         self._announced: dict[str, dict[str, str]] = json.loads(outbox.fact(_DEVICES) or "{}")
+        #: Cameras with states at the broker, and since when those are gone that are.
         self._cameras: list[str] = json.loads(outbox.fact(_CAMERAS) or "[]")
+        self._gone_utc: dict[str, float] = {}
         self._sent: dict[str, bytes] = {}
         self._shape: object = None  # of what was announced last
+        #: Whether the newest `messages` hold an announcement of a device.
+        self.told_devices = False
         self._known: tuple[int, str] | None = None  # version and digest of what is in force
 
     def forget(self) -> None:
@@ -48,7 +55,9 @@ class Announcer:
 
     def messages(self, status: BoxStatus) -> list[Message]:
         """What to publish now. Raises StorageError."""
-        return [*self._without_gone_cameras(status), *self._state(status), *self._devices(status)]
+        devices = self._devices(status)
+        self.told_devices = any(message.payload for message in devices)
+        return [*self._without_gone_cameras(status), *self._state(status), *devices]
 
     def _once(self, topic: str, body: bytes) -> list[Message]:
         if self._sent.get(topic) == body:
@@ -59,13 +68,16 @@ class Announcer:
     # --- states -------------------------------------------------------------------------------------------------------
 
     def _without_gone_cameras(self, status: BoxStatus) -> list[Message]:
-        now = [camera.id for camera in status.cameras]
-        if now == self._cameras:
-            return []
-        gone = [camera for camera in self._cameras if camera not in now]
-        self._cameras = now
-        self._outbox.remember(_CAMERAS, json.dumps(now))
-        return [removal(self._topics.of_camera(camera, kind)) for camera in gone for kind in KEPT]
+        here = [camera.id for camera in status.cameras]
+        gone = [camera for camera in self._cameras if camera not in here]
+        self._gone_utc = {camera: self._gone_utc.get(camera, status.now_utc) for camera in gone}
+        # abs: the clock may jump
+        leave = [camera for camera in gone if abs(status.now_utc - self._gone_utc[camera]) >= STATES_LEAVE_AFTER_S]
+        known = [*here, *(camera for camera in gone if camera not in leave)]
+        if known != self._cameras:
+            self._cameras = known
+            self._outbox.remember(_CAMERAS, json.dumps(known))
+        return [removal(self._topics.of_camera(camera, kind)) for camera in leave for kind in KEPT]
 
     def _state(self, status: BoxStatus) -> list[Message]:
         body = {**state_body(status, obeys=self._mqtt.obeys), **self._more()}
@@ -99,7 +111,10 @@ class Announcer:
         found: list[Device] = []
         if self._mqtt.discovery:
             found = devices(status, self._topics, prefix=self._mqtt.discovery_prefix, obeys=self._mqtt.obeys)
-        removed = [removal(topic) for topic in self._announced if topic not in {device.topic for device in found}]
+        gone = self._announced.keys() - {device.topic for device in found}
+        removed = [removal(topic) for topic in sorted(gone)]
+        for topic in gone:  # a device that comes back as it was is told of again
+            self._sent.pop(topic, None)
         known = {device.topic: self._entities(device) for device in found}
         messages = list(removed)
         for device in found:

@@ -101,21 +101,34 @@ def _box(status: BoxStatus, topics: Topics, prefix: str) -> Device:
 
 
 def _gpu(number: int, device: DeviceView, stats: str) -> Iterator[tuple[str, Component]]:
-    row, name = f"value_json.devices[{number}]", f"GPU {device.index}"
+    # A GPU that is lost is not in the list any more, until its entities are taken back.
+    row, name = f"(value_json.devices[{number}:{number + 1}] | first | default({{}}))", f"GPU {device.index}"
     yield (
         f"gpu{device.index}_busy",
-        _sensor(f"{name} busy", stats, f"{row}.utilisation_pct", unit="%", measured=True, diagnostic=True),
+        _sensor(f"{name} busy", stats, f"{row}.get('utilisation_pct')", unit="%", measured=True, diagnostic=True),
     )
     yield (
         f"gpu{device.index}_temperature",
         _sensor(
-            f"{name} temperature", stats, f"{row}.temperature_c", unit="°C", kind="temperature", measured=True, diagnostic=True
+            f"{name} temperature",
+            stats,
+            f"{row}.get('temperature_c')",
+            unit="°C",
+            kind="temperature",
+            measured=True,
+            diagnostic=True,
         ),
     )
     yield (
         f"gpu{device.index}_memory",
         _sensor(
-            f"{name} memory", stats, f"{row}.memory_used_mib", unit="MiB", kind="data_size", measured=True, diagnostic=True
+            f"{name} memory",
+            stats,
+            f"{row}.get('memory_used_mib')",
+            unit="MiB",
+            kind="data_size",
+            measured=True,
+            diagnostic=True,
         ),
     )
 

@@ -122,7 +122,7 @@ class MqttPublisher:
         self._told: deque[ObjectEvent | Message] = deque(maxlen=MEMORY_MAX)
         self._forgotten = 0  # told, and dropped before the outbox had them
         self._stored: list[Message] = []  # about to be put into the outbox
-        self._forget = threading.Event()
+        self._forget, self._reborn = threading.Event(), threading.Event()
         self._doubted: deque[str] = deque(maxlen=1000)  # states to be told again
         self._link = self._make_link()  # raises when a password or a file cannot be used
         self._backoff = Backoff()
@@ -174,8 +174,7 @@ class MqttPublisher:
 
     def announce_again(self) -> None:
         """Home Assistant was reborn."""
-        if self._announcer is not None:
-            self._announcer.forget()
+        self._reborn.set()
         self.wake()
 
     @property
@@ -241,7 +240,10 @@ class MqttPublisher:
         self.pump()  # what could not be stored goes first; while that fails, nothing is added to it
         if self._forget.is_set():
             self._forget.clear()
+            self._reborn.set()
             self.changes.forget()
+        if self._reborn.is_set():
+            self._reborn.clear()
             if self._announcer is not None:
                 self._announcer.forget()
         while self._doubted:
@@ -250,6 +252,8 @@ class MqttPublisher:
         self._stored += [m for m in self.changes.messages(status) if self._wanted is None or self._wanted(m.topic)]
         if self._announcer is not None:
             self._stored += self._announcer.messages(status)
+            if self._announcer.told_devices:
+                self.changes.devices_announced(status.now_utc)
         self._tell_lost()
         self.pump()
         self._watch_link()

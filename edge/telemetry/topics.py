@@ -33,6 +33,9 @@ from edge.store.outbox import Message
 #: Version of all payloads; raised when a field changes its meaning or disappears.
 SCHEMA = 1
 STATS_EVERY_S = 60.0
+#: Statistics are not kept at the broker. Who has just been told of a device reads them this long after, when it has subscribed
+#: (Home Assistant needs about a second), instead of a minute later.
+STATS_AFTER_NEWS_S = 5.0
 ONLINE, OFFLINE = "online", "offline"
 #: Kinds of messages under a camera and under the box, for the documentation test.
 CAMERA_KINDS = ("status", "quality", "model", "counts", "learning", "watching", "events")
@@ -90,6 +93,7 @@ class Changes:
         self._models: dict[str, str] = {}
         self._notes: deque[tuple[float, str | None, str]] = deque(maxlen=_NOTES_KEPT)
         self._stats_utc: float | None = None
+        self._stats_due_utc = float("inf")
         self._outcome: int | None = None
 
     def forget(self) -> None:
@@ -100,6 +104,10 @@ class Changes:
         """Makes the next `messages` tell this state again: somebody believes another one."""
         self._sent.pop(topic, None)
 
+    def devices_announced(self, at_utc: float) -> None:
+        """Somebody was told of devices and is about to subscribe to what they show."""
+        self._stats_due_utc = at_utc + STATS_AFTER_NEWS_S
+
     def messages(self, status: BoxStatus) -> list[Message]:
         """What to publish now, oldest fact first."""
         found: list[Message] = []
@@ -108,10 +116,14 @@ class Changes:
             found += self._camera(status.now_utc, camera)
         found += self._window(status)
         found += self._new_notes(status)
-        if self._stats_utc is None or abs(status.now_utc - self._stats_utc) >= STATS_EVERY_S:
-            self._stats_utc = status.now_utc
+        if self._are_stats_due(status.now_utc):
+            self._stats_utc, self._stats_due_utc = status.now_utc, float("inf")
             found.append(Message(topic=self.topics.of_box("stats"), payload=payload(status.now_utc, stats(status))))
         return found
+
+    def _are_stats_due(self, now_utc: float) -> bool:
+        overdue = self._stats_utc is None or abs(now_utc - self._stats_utc) >= STATS_EVERY_S  # the clock may jump
+        return overdue or now_utc >= self._stats_due_utc
 
     def event(self, camera: str | None, at_utc: float, body: dict[str, Any]) -> Message:
         """An event of a camera or (None) of the box."""

@@ -17,7 +17,7 @@ from configs.schema import MqttSection
 from edge.status import BoxStatus, CameraView, DeviceView, QualityPoint
 from edge.store.outbox import Outbox
 from edge.store.store import Store
-from edge.telemetry.announce import Announcer
+from edge.telemetry.announce import STATES_LEAVE_AFTER_S, Announcer
 from edge.telemetry.home_assistant import Device, devices, key_of, literal, node_id
 from edge.telemetry.topics import Changes, EventIds, Topics
 from edge.web.fake import EPOCH_UTC, FakeSource
@@ -35,7 +35,8 @@ GPU = DeviceView(index=1, name="GPU", memory_total_mib=1000, memory_used_mib=250
 
 def status_of(*cameras: CameraView, **fields: Any) -> BoxStatus:
     return BoxStatus(
-        box="demo", site="home", software="0.1.0", now_utc=EPOCH_UTC, started_utc=EPOCH_UTC, cameras=cameras, **fields
+        **{"box": "demo", "site": "home", "software": "0.1.0", "now_utc": EPOCH_UTC, "started_utc": EPOCH_UTC, **fields},
+        cameras=cameras,
     )
 
 
@@ -162,20 +163,55 @@ def test_everything_is_announced_once_and_again_when_home_assistant_is_reborn(ou
     assert announced(told_by, status_of(GATE, YARD)) == first
 
 
+def test_it_says_when_it_has_told_of_devices(outbox: Outbox) -> None:
+    told_by = announcer(outbox)
+    assert [bool(told_by.messages(status_of(GATE)) and told_by.told_devices) for _ in range(2)] == [True, False]
+    told_by.forget()
+    told_by.messages(status_of(GATE))
+    assert told_by.told_devices
+    off = announcer(outbox, discovery=False)
+    assert off.messages(status_of(GATE)), "its devices are taken back"
+    assert not off.told_devices
+
+
 def test_announcements_are_retained_states(outbox: Outbox) -> None:
     assert all(m.retain and m.latest for m in announcer(outbox).messages(status_of(GATE)))
 
 
+def removed(told_by: Announcer, status: BoxStatus) -> set[str]:
+    """Topics that the broker is told to forget."""
+    return {m.topic for m in told_by.messages(status) if not m.payload}
+
+
 def test_a_removed_camera_leaves_nothing_at_the_broker_even_when_it_was_removed_while_the_box_was_off(outbox: Outbox) -> None:
     announcer(outbox).messages(status_of(GATE, YARD))
-    later = announcer(outbox)
-    messages = {m.topic: m.payload for m in later.messages(status_of(GATE))}
-    gone = {topic for topic, payload in messages.items() if not payload}
-    assert f"homeassistant/device/{node_id(NAMES)}/yard/config" in gone
+    device = f"homeassistant/device/{node_id(NAMES)}/yard/config"
     kinds = ("status", "quality", "model", "counts", "learning", "watching")
-    assert {f"driftbox/home/demo/camera/yard/{kind}" for kind in kinds} < gone
-    assert not any("gate" in topic for topic in gone)
-    assert [m for m in later.messages(status_of(GATE)) if not m.payload] == []
+    states = {f"driftbox/home/demo/camera/yard/{kind}" for kind in kinds}
+    later = announcer(outbox)
+    assert removed(later, status_of(GATE)) == {device}, "first its device: nobody listens to its states any more then"
+    assert removed(later, status_of(GATE, now_utc=EPOCH_UTC + STATES_LEAVE_AFTER_S - 0.1)) == set()
+    last = announcer(outbox)
+    assert removed(last, status_of(GATE, now_utc=EPOCH_UTC + 100)) == set(), "the box was off meanwhile: it counts anew"
+    assert removed(last, status_of(GATE, now_utc=EPOCH_UTC + 100 + STATES_LEAVE_AFTER_S)) == states
+    assert removed(last, status_of(GATE, now_utc=EPOCH_UTC + 200)) == set()
+
+
+def test_a_camera_that_comes_back_at_once_keeps_its_states(outbox: Outbox) -> None:
+    told_by = announcer(outbox)
+    told_by.messages(status_of(GATE, YARD))
+    told_by.messages(status_of(GATE))
+    back = {m.topic for m in told_by.messages(status_of(GATE, YARD, now_utc=EPOCH_UTC + 1)) if m.payload}
+    assert f"homeassistant/device/{node_id(NAMES)}/yard/config" in back
+    assert removed(told_by, status_of(GATE, YARD, now_utc=EPOCH_UTC + 60)) == set()
+    (device,) = removed(told_by, status_of(GATE, now_utc=EPOCH_UTC + 61))
+    assert device.endswith("/yard/config"), "and when it goes again, its time begins again"
+
+
+def test_a_gpu_that_is_lost_is_unknown() -> None:
+    (box, _) = found(status_of(GATE, devices=(GPU,)))
+    kept = told(status_of(GATE))
+    assert {rendered(box.components[f"gpu1_{fact}"], kept) for fact in ("busy", "temperature", "memory")} == {"None"}
 
 
 def test_discovery_that_is_switched_off_takes_its_devices_back(outbox: Outbox) -> None:

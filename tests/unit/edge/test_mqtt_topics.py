@@ -173,6 +173,17 @@ def test_stats_come_every_minute_also_when_the_clock_jumps_back(after_s: float, 
     assert ("stats" in told(changes.messages(status_of(now_utc=EPOCH_UTC + after_s)))) == expected
 
 
+def test_who_has_just_been_told_of_devices_gets_the_stats_when_it_has_subscribed() -> None:
+    changes = changes_of()
+    told(changes.messages(status_of()))
+    changes.devices_announced(EPOCH_UTC + 10)
+    due_s = 10 + topics.STATS_AFTER_NEWS_S
+    assert "stats" not in told(changes.messages(status_of(now_utc=EPOCH_UTC + due_s - 0.1)))
+    assert "stats" in told(changes.messages(status_of(now_utc=EPOCH_UTC + due_s)))
+    assert "stats" not in told(changes.messages(status_of(now_utc=EPOCH_UTC + due_s + 59))), "a minute from then on"
+    assert "stats" in told(changes.messages(status_of(now_utc=EPOCH_UTC + due_s + 60)))
+
+
 def test_stats_hold_the_numbers_of_box_and_cameras() -> None:
     found = topics.stats(FakeSource().status())
     assert found["cameras_live"] == 2

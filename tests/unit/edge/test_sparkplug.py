@@ -77,6 +77,41 @@ def test_bytes_are_those_of_the_specification() -> None:
     assert found == b"\x08\x05" + b"".join(b"\x12" + bytes([len(part)]) + part for part in parts) + b"\x18\x07"
 
 
+#: Written by the encoders of others: sparkplug-payload 1.0.3 (by the authors of the protocol) and pysparkplug 0.6.1, which leaves out
+#: the data type of a command.
+BIRTH_OF_OTHERS = (
+    "08fdd095ffbc3112120a05626453657118fdd095ffbc312004580712210a144e6f646520436f6e74726f6c2f5265626972746818fdd095ffbc31200b7000"
+    "121a0a08536f66747761726518fdd095ffbc31200c7a05302e312e3012200a0c4d65616e207175616c69747918fdd095ffbc31200a69000000000000e03f"
+    "12130a0657696e646f7718fdd095ffbc31200438011800"
+)
+REBIRTHS_OF_OTHERS = (
+    "08fdd095ffbc3112210a144e6f646520436f6e74726f6c2f5265626972746818fdd095ffbc31200b7001",
+    "08fdd095ffbc31121a0a144e6f646520436f6e74726f6c2f5265626972746818017001",
+)
+SWITCHES_OF_OTHERS = (
+    "08fdd095ffbc31120e0a084c6561726e696e67200b7000",
+    "08fdd095ffbc31120e0a084c6561726e696e6718017000",
+)
+
+
+def test_a_birth_has_the_bytes_that_others_write() -> None:
+    metrics = [
+        Metric(name=BDSEQ, datatype=INT64, value=7), Metric(name=REBIRTH, datatype=BOOLEAN, value=False),
+        Metric(name="Software", datatype=STRING, value="0.1.0"), Metric(name="Mean quality", datatype=DOUBLE, value=0.5),
+        Metric(name="Window", datatype=INT64, value=None),
+    ]  # fmt: skip
+    assert encoded(metrics, at_utc=1_700_000_000.125, seq=0).hex() == BIRTH_OF_OTHERS
+    assert decoded(bytes.fromhex(BIRTH_OF_OTHERS)) == metrics
+
+
+@pytest.mark.parametrize(("rebirth", "switch"), list(zip(REBIRTHS_OF_OTHERS, SWITCHES_OF_OTHERS, strict=True)))
+def test_commands_of_others_are_understood(rebirth: str, switch: str) -> None:
+    node = born(gate())
+    assert wishes(node, "spBv1.0/home/NCMD/demo", bytes.fromhex(rebirth)) == (True, [])
+    asked = [("camera/learning", {"camera": "gate", "on": False})]
+    assert wishes(node, "spBv1.0/home/DCMD/demo/gate", bytes.fromhex(switch)) == (False, asked)
+
+
 def test_what_others_send_beyond_what_we_use_is_skipped() -> None:
     extra = b"\x0a\x01a\x42\x02\x08\x01\x70\x01"  # metadata (8) that we do not describe
     assert [(m.name, m.value) for m in decoded(b"\x12" + bytes([len(extra)]) + extra)] == [("a", True)]
