@@ -39,7 +39,7 @@ NEEDED = {"sensor": {"stat_t"}, "binary_sensor": {"stat_t"}, "switch": {"cmd_t"}
 #: What only shows something is no setting: Home Assistant refuses such an entity.
 CATEGORIES = {"sensor": {"diagnostic"}, "binary_sensor": {"diagnostic"}, "switch": {"config"}, "button": {"config"}}
 #: Device classes with the units that go with them.
-CLASSES = {
+CLASSES: dict[str, dict[str, set[str | None]]] = {
     "sensor": {"temperature": {"°C", "°F", "K"}, "data_size": {"B", "kB", "KiB", "MB", "MiB", "GB", "GiB"}},
     "binary_sensor": {"occupancy": {None}}, "switch": {}, "button": {"restart": {None}},
 }  # fmt: skip
