@@ -50,7 +50,7 @@ def test_no_route_breaks_over_an_id(asked: tuple[TestClient, list[tuple[str, str
     assert len(operations) > 30, "the whole interface"
     for method, path in operations:
         filled = re.sub(r"\{[^}]*\}", IDS[name], path)
-        body = None if method in ("GET", "DELETE") else {}
+        body: dict[str, Any] | None = None if method in ("GET", "DELETE") else {}
         answer = client.request(method, filled, json=body)
         assert 400 <= answer.status_code < 500, (method, path, answer.status_code, answer.text[:200])
         assert "x-evil" not in answer.headers
