@@ -27,7 +27,7 @@ from typing import Protocol, runtime_checkable
 from configs.errors import JobCancelled, redact
 from edge.clock import Clock
 from edge.finish import DueFrames, FinishBook
-from edge.gpu.base import Lane
+from edge.gpu.base import Lane, TurnLane
 from edge.pool.turn import TooLate, Turn, taken
 from edge.resolution import ask
 from edge.shadow import Shadow, is_finite, overtime, said_of
@@ -36,7 +36,7 @@ from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from scheduler.types import Detections, Frame, KnobProfile
 from streams.pulse import Pulse
-from streams.source import Camera
+from streams.source import Camera, Undecoded
 
 #: Frames over which rate and cost are averaged.
 HISTORY = 64
@@ -121,6 +121,13 @@ class SwapRecord:
         return max(0, round(self.gap_s / self.interval_s) - 1) if self.interval_s > 1e-6 else 0
 
 
+def _undecoded_of(camera: Camera, lane: Lane) -> tuple[Undecoded, TurnLane] | None:
+    """Who decodes the camera's frames here, and where: on a processor on which frames take turns decoding is a part of the turn."""
+    if camera.may_lag or not isinstance(camera, Undecoded) or not isinstance(lane, TurnLane) or not lane.takes_turns:
+        return None
+    return camera, lane
+
+
 class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
 
@@ -155,6 +162,7 @@ class InferenceWorker:
         self.hold: Callable[[], bool] = lambda: False
         self.after_s: Callable[[float], float] = lambda patience_s: 0.0
         self._lane = lane
+        self._undecoded = _undecoded_of(camera, lane)
         self._model = Model(detector=detector, version=version)
         self._previous: Model | None = None
         self._twin: Model | None = None  # the same version where it ran before, while the new one is watched
@@ -214,6 +222,7 @@ class InferenceWorker:
             return
         if lane is not None:
             self._lane = lane
+            self._undecoded = _undecoded_of(self.camera, lane)
         self._generation += 1
         self._cancelled = False
         self._thread = self._new_thread()
@@ -384,12 +393,18 @@ class InferenceWorker:
         if self.camera.may_lag and self.hold():
             return LEAST_S
         asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
-        frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
-        if frame is None:
+        if self._undecoded is not None:
+            frame, is_there = None, self._undecoded[0].due(after_seq=self._seq, timeout_s=0.5)
+        else:
+            frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
+            is_there = frame is not None
+        if not is_there:
             self._asks_since_s = asks_since_s
             return 0.0
         self._asks_since_s, self._blocked_s = None, self._clock.monotonic_s() - asks_since_s
-        self._seq, self._handled = frame.seq, frame
+        self._handled = frame
+        if frame is not None:
+            self._seq = frame.seq
         # The next frame is due one interval after this one was due, not after it was done: else the rate sinks below the wanted.
         # What may lag comes at the wanted rate of its own time, as fast as it is taken.
         interval_s = 0.0 if self.camera.may_lag else self._interval_s
@@ -415,6 +430,7 @@ class InferenceWorker:
         if camera is None:
             return
         self.camera, self._seq, self._handled, self._asks_since_s = camera, -1, None, None
+        self._undecoded = _undecoded_of(camera, self._lane)
         self._camera_interval_s = 0.0
         self._due.rest()
 
@@ -464,13 +480,25 @@ class InferenceWorker:
         self.errors += 1
         self.last_error = redact(f"{type(error).__name__}: {error}")
 
-    def _analyse(self, frame: Frame) -> int:
+    def _newest(self, frame: Frame | None) -> Frame | None:
+        """Inside an iteration: the newest frame. The share may have made us wait: what came meanwhile is what people want to see
+        analysed. None: what was there gave no picture."""
+        if frame is not None:
+            return self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
+        if self._undecoded is None:
+            return None
+        camera, lane = self._undecoded
+        with lane.beside():
+            return camera.make(after_seq=self._seq)
+
+    def _analyse(self, frame: Frame | None) -> int:
         """Analyses the newest frame there is, `frame` or later; returns its seq."""
         self._pulse.rest()
         with self._lane.iteration():
             self._pulse.beat()
-            # The share may have made us wait: what came meanwhile is what people want to see analysed.
-            frame = self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) or frame
+            frame = self._newest(frame)
+            if frame is None:
+                return self._seq
             self._seq, self._handled = frame.seq, frame
             picture = Picture(image=frame.image, regions=frame.regions)
             started_s = self._clock.thread_cpu_s()

@@ -5,6 +5,9 @@
 The reader follows `streams.reconnect`; the decoder sleeps until a frame is due and somebody has asked for one lately. When the
 wanted rate is no higher than the rate of keyframes, only keyframes are decoded.
 
+Who takes frames may decode them itself (`due`, `make`): where cores are scarce, it waits for a turn at them first and is then the only
+thread that a frame needs. The decoder's thread stands back meanwhile, and goes on when nobody has done so for a while.
+
 Back-pressure stops at the packets (VideoStorm, section 3.5 "flow control": what waits, waits encoded, in front of the query):
 decoded there are one frame for who asks next and what the decoder itself refers to, whatever the camera sends and however slow the
 taker is. Live, the newest frame wins: one that nobody took is replaced, and counted (`frames_unseen`); packets that find no room
@@ -225,6 +228,7 @@ class PyavCamera:
         self._frames = threading.Condition(self._lock)  # who takes frames: a frame, the end
         self._work = threading.Condition(self._lock)  # the decoder: packets, demand, wishes, the end
         self._room = threading.Condition(self._lock)  # a reader that may not drop: room in the queue, the end
+        self._relief = threading.Condition(self._lock)  # the decoder while somebody else decodes: the end
         # Two of them, because a thread that `stop` left behind must not take the next start for its own.
         self._told_to_stop = threading.Event()
         self._told_to_stop.set()
@@ -245,9 +249,11 @@ class PyavCamera:
         self._unseen = 0
         self._captured_s = float("-inf")
         self._alone: _Queued | None = None
-        self._undecoded_since_s: float | None = None
+        self._undecoded_s: tuple[float, float] | None = None  # first and newest time that no picture came out, since one did
         self._reading = False
         self._decoding = False
+        self._claimed_s = float("-inf")  # when somebody last said that it decodes itself
+        self._making_since_s: float | None = None  # somebody else than the decoder's thread is decoding
         self._awaited = _Awaited.PACKET
         self._pulses = {name: Pulse(self._clock.now_s) for name in ("reader", "decoder")}
         self._lost = 0  # pictures that the libraries could not handle
@@ -321,11 +327,15 @@ class PyavCamera:
             )  # fmt: skip
 
     def _silent_s(self, name: str) -> float:
-        return 0.0 if self._told_to_stop.is_set() else self._pulses[name].silent_s()
+        if self._told_to_stop.is_set():
+            return 0.0
+        if name == "decoder" and self._making_since_s is not None:  # in another's thread, but in this camera's decoder
+            return max(0.0, self._clock.now_s() - self._making_since_s)
+        return self._pulses[name].silent_s()
 
     def _wake_all(self) -> None:
         """Lock held."""
-        for condition in (self._frames, self._work, self._room):
+        for condition in (self._frames, self._work, self._room, self._relief):
             condition.notify_all()
 
     def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
@@ -367,6 +377,52 @@ class PyavCamera:
                 if left_s <= 0 or self._told_to_stop.is_set() or (self._drained() and not self._realtime):
                     return None
                 self._frames.wait(left_s)
+
+    def due(self, *, after_seq: int, timeout_s: float) -> bool:
+        """See `streams.source.Undecoded`."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            while not self._told_to_stop.is_set():
+                wait_s = self._until_makeable(after_seq)
+                if wait_s <= 0:
+                    return True
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self._work.wait(min(left_s, wait_s))
+            return False
+
+    def _until_makeable(self, after_seq: int) -> float:
+        """Lock held. As `_until_due`, for who decodes itself; a frame that is there already will do."""
+        self._demand(looks=False)
+        self._claimed_s = self._clock.now_s()
+        if self._decoding or self._making_since_s is not None:
+            return 0.5  # woken when the decoder's thread is done
+        if self._newest is not None and self._newest.seq > after_seq:
+            return 0.0
+        return self._until_due()
+
+    def make(self, *, after_seq: int) -> Frame | None:
+        """See `streams.source.Undecoded`."""
+        with self._lock:
+            batch: list[_Queued] = []
+            alone = False
+            if not self._told_to_stop.is_set() and self._until_makeable(after_seq) <= 0:
+                batch, alone, _ = self._due()
+            self._awaited = _Awaited.NOTHING
+            if not batch:
+                return self._frame_after(after_seq, looks=False)
+            self._making_since_s = self._clock.now_s()
+        try:
+            self._decode_contained(batch, alone=alone)
+        finally:
+            self._making_since_s = None
+        with self._lock:
+            return self._frame_after(after_seq, looks=False)
+
+    def _is_claimed(self) -> bool:
+        """Whether somebody else than the decoder's thread decodes."""
+        return self._making_since_s is not None or self._clock.now_s() - self._claimed_s <= DEMAND_S
 
     def _demand(self, *, looks: bool) -> None:
         """Lock held. Somebody asks for frames; who only looks at a file that may lag does not set it going."""
@@ -551,7 +607,7 @@ class PyavCamera:
         session, packets, ours = source.session, source.packets, source.stream
         pace = None if source.live else self._new_pace(session.fps)
         with self._lock:
-            self._undecoded_since_s = None
+            self._undecoded_s = None
             self._size_px = source.size_px
             self._rate.restart(session.fps)
         checked_s = float("-inf")
@@ -645,8 +701,9 @@ class PyavCamera:
             now_s = self._clock.now_s()
             silent_s = self._machine.silence_s(now_s)
             if not self._is_wanted():
-                self._undecoded_since_s = None
-            undecoded_s = now_s - self._undecoded_since_s if self._undecoded_since_s is not None else 0.0
+                self._undecoded_s = None
+            first_s, newest_s = self._undecoded_s or (0.0, 0.0)
+            undecoded_s = newest_s - first_s  # not until now: who decodes may be waiting for a turn
         if silent_s > self._machine.policy.give_up_s:
             raise TimeoutError("no video came for too long")
         if self._realtime and undecoded_s > UNDECODABLE_S:
@@ -660,21 +717,28 @@ class PyavCamera:
     def _decode_loop(self) -> None:
         while not self._stopping.is_set():
             batch, alone = self._next_batch()
-            try:
-                self._decode(batch, alone=alone)
-            except Exception as error:
-                # A picture that the libraries cannot handle costs this picture and nothing else.
-                self._lost, self._lost_why = self._lost + 1, redact(f"{type(error).__name__}: {error}")
-                log.warning("camera %s: a picture was lost", self.id, exc_info=True)
-                self._note_decoded(False)
+            self._decode_contained(batch, alone=alone)
         with self._lock:
+            self._decoding = False
             self._queue.clear()
             self._wake_all()
+
+    def _decode_contained(self, batch: list[_Queued], *, alone: bool) -> None:
+        """A picture that the libraries cannot handle costs this picture and nothing else."""
+        try:
+            self._decode(batch, alone=alone)
+        except Exception as error:
+            self._lost, self._lost_why = self._lost + 1, redact(f"{type(error).__name__}: {error}")
+            log.warning("camera %s: a picture was lost", self.id, exc_info=True)
+            self._note_decoded(False)
 
     def _next_batch(self) -> tuple[list[_Queued], bool]:
         """Waits for packets that are wanted: (they, whether it is a keyframe to be decoded for itself), or nothing for now."""
         with self._lock:
             self._decoding = False
+            if self._is_claimed() and not self._stopping.is_set():
+                self._stand_back()
+                return [], False
             if not self._reading and not len(self._queue):
                 self._frames.notify_all()  # nothing more will come
             batch, alone, wait_s = self._due()
@@ -686,34 +750,53 @@ class PyavCamera:
             self._awaited = _Awaited.NOTHING
             return batch, alone
 
+    def _stand_back(self) -> None:
+        """Lock held. Rests until the one who decodes has not said so for a while; it may be waiting for this thread's last batch."""
+        self._work.notify_all()
+        wait_s = max(0.0, self._claimed_s + DEMAND_S - self._clock.now_s())
+        self._pulses["decoder"].rest()
+        self._relief.wait(wait_s if self._making_since_s is None else DEMAND_S)
+        self._pulses["decoder"].beat()
+
     def _due(self) -> tuple[list[_Queued], bool, float]:
         """(packets to decode now, whether alone, else how long there will be none unless something changes)."""
-        head = self._queue.peek()
-        if head is None or not self._is_wanted():
-            self._awaited = _Awaited.PACKET if head is None else _Awaited.NOTHING
-            return [], False, 0.5
+        wait_s = self._until_due()
+        if wait_s > 0:
+            return [], False, wait_s
         if not self._realtime:
             item = self._queue.pop()
             if self._queue.half_empty():
                 self._room.notify_all()  # not for each packet: the reader then reads many at a time
             return [item], False, 0.0
+        if not self._rate.keyframes_only():
+            self._alone = None
+            return self._queue.take(), False, 0.0
+        # The keyframe stays in the queue with what follows it: should more be wanted, decoding goes on from there.
+        self._alone = self._queue.peek()
+        assert self._alone is not None
+        return [self._alone], True, 0.0
+
+    def _until_due(self) -> float:
+        """How long there will be nothing to decode unless something changes, and says what that is; 0: there is something."""
+        head = self._queue.peek()
+        if head is None or not self._is_wanted():
+            self._awaited = _Awaited.PACKET if head is None else _Awaited.NOTHING
+            return 0.5
+        if not self._realtime:
+            return 0.0
         wait_s = self._rate.wait_s(self._clock.now_s())
         if wait_s > 0:
             # The packet that comes when a frame is due is fresh; by the clock, what is here would be up to a picture old. The clock
             # is for cameras from which no packet comes then.
             self._awaited = _Awaited.DUE
-            return [], False, wait_s + self._rate.grace_s()
+            return wait_s + self._rate.grace_s()
         self._queue.skip_to_newest()
-        if not self._rate.keyframes_only():
-            self._alone = None
-            return self._queue.take(), False, 0.0
-        # The keyframe stays in the queue with what follows it: should more be wanted, decoding goes on from there.
-        head = self._queue.peek()
-        if head is None or not head.keyframe or head is self._alone:
-            self._awaited = _Awaited.KEYFRAME
-            return [], False, 0.5
-        self._alone = head
-        return [head], True, 0.0
+        if self._rate.keyframes_only():
+            head = self._queue.peek()
+            if head is None or not head.keyframe or head is self._alone:
+                self._awaited = _Awaited.KEYFRAME
+                return 0.5
+        return 0.0
 
     def _decode(self, batch: list[_Queued], *, alone: bool) -> None:
         if not batch:
@@ -732,10 +815,8 @@ class PyavCamera:
 
     def _note_decoded(self, success: bool) -> None:
         with self._lock:
-            if success:
-                self._undecoded_since_s = None
-            elif self._undecoded_since_s is None:
-                self._undecoded_since_s = self._clock.now_s()
+            now_s = self._clock.now_s()
+            self._undecoded_s = None if success else (self._undecoded_s[0] if self._undecoded_s else now_s, now_s)
 
     def _publish(self, picture: _Picture) -> None:
         image = burn_in(self._rgb.make(picture.frame, height_px=self._height_px), self._masks)

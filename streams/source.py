@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from configs.errors import StreamErrorCode
 from scheduler.types import Frame
@@ -73,3 +73,16 @@ class Camera(Protocol):
         """The newest frame with seq > after_seq, waiting at most timeout_s; None when none came. Masks are burnt in."""
 
     def status(self) -> CameraStatus: ...
+
+
+@runtime_checkable
+class Undecoded(Protocol):
+    """A live camera whose frames may be decoded by who takes them, at the moment when it has a turn at the processor, in its own thread:
+    what waits for a turn waits encoded. One thread does so, and has to come back within seconds; else the camera decodes for itself."""
+
+    def due(self, *, after_seq: int, timeout_s: float) -> bool:
+        """Waits until a frame is due and what it is made of is here, at most timeout_s; whether it is. Decodes nothing."""
+
+    def make(self, *, after_seq: int) -> Frame | None:
+        """Decodes the newest frame, if one is due, and gives the newest with seq > after_seq; None: nothing came out of it, or
+        another thread is still inside the decoder. A picture that cannot be decoded is counted by the camera."""

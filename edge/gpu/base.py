@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from scheduler.salus.types import MemoryNeed
 
@@ -109,6 +109,17 @@ class Lane(Protocol):
     def checkpoint(self) -> None:
         """A yield point inside an iteration (between two layers, say): charges what was used so far and waits when the share
         is used up, so that a long iteration neither overdraws nor blocks. Raises JobCancelled like `iteration`."""
+
+
+@runtime_checkable
+class TurnLane(Protocol):
+    """A lane of a processor on which frames take turns: all that has to be computed for a frame is done in its turn."""
+
+    @property
+    def takes_turns(self) -> bool: ...
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Inside an iteration: what is computed in here is not charged to the job's share."""
 
 
 class ComputeBackend(Protocol):

@@ -217,7 +217,7 @@ def _on_cpu(gpus: GpusSection, clock: Clock) -> ComputeBackend:
         return NoShares(CpuDevice(clock=clock), capacity_pct=gpus.capacity_pct, clock=clock)
     return LaneBackend(
         capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), policy=gpus.policy, clock=clock, memory_mib=gpus.memory_mib,
-        max_lanes=gpus.max_lanes, infer_width=usable_cores() + 1,  # one more than cores: it stands ready while another waits
+        max_lanes=gpus.max_lanes, infer_width=usable_cores(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ The core owns threads, lane tokens, pacing, admission and accounts, and knows no
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from edge.gpu.base import DeviceFacts, Role
 from scheduler.salus.types import MemoryNeed
@@ -37,6 +37,14 @@ class Seat(Protocol):
 
     def close(self) -> None:
         """The job has gone. Under the core's lock, from any thread."""
+
+
+@runtime_checkable
+class Sparing(Protocol):
+    """A seat that can leave a part of an iteration out of its account."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Inside an iteration: `used_s` stands still."""
 
 
 class Device(Protocol):

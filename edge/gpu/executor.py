@@ -12,7 +12,8 @@ learning gives way: while a frame is analysed, learning jobs wait at their next 
 
 Frames take turns: where `infer_width` says so, no more than that many are analysed at a time, and the others wait in the order in which
 they asked. On few cores many models at once only push each other out of the caches and out of Python's lock; one after the other, each
-frame is done sooner. A frame that takes longer than `TURN_S` does not keep the others waiting any more.
+frame is done sooner. A frame that takes longer than `TURN_S` does not keep the others waiting any more. Those whose turn it is not wait
+outside, where that costs least (`edge.gpu.door`); inside there are those who wait for memory or for their share, too.
 
 A job that holds a lane which others wait for is not paced at its checkpoints: it would keep the lane while it rests. It runs into debt,
 and pays before its next iteration.
@@ -36,7 +37,8 @@ from types import TracebackType
 from configs.errors import JobCancelled, JobError
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Fault, JobMemory, Lane, Role, ShareReport
-from edge.gpu.device import Device, Seat
+from edge.gpu.device import Device, Seat, Sparing
+from edge.gpu.door import Door, Pass
 from edge.gpu.tenants import ASIDE, Tenants
 from scheduler.pacing import EPSILON_S, Ledger, Pacer, PacingMode
 from scheduler.salus.policies import LaneJob, join, lane_policy, rejoin
@@ -90,6 +92,7 @@ class ExecutorLane:
         self._iterations = 0
         self._cancelled = False
         self._closed = False
+        self._pass: Pass | None = None  # through the executor's door
 
     @property
     def _account(self) -> LaneJob:
@@ -120,6 +123,16 @@ class ExecutorLane:
 
     def iteration(self) -> AbstractContextManager[None]:
         return _Iteration(self)
+
+    @property
+    def takes_turns(self) -> bool:
+        """See `edge.gpu.base.TurnLane`."""
+        return self.role == "infer" and self._executor._infer_width is not None and isinstance(self._seat, Sparing)
+
+    def beside(self) -> AbstractContextManager[None]:
+        """See `edge.gpu.base.TurnLane`; only where it `takes_turns`."""
+        assert isinstance(self._seat, Sparing)
+        return self._seat.beside()
 
     def checkpoint(self) -> None:
         if self._cancelled or self._closed:
@@ -202,6 +215,7 @@ class Executor:
         self._giving_way: dict[str, ExecutorLane] = {}  # learning that waits for frames in work
         self._frames: dict[str, ExecutorLane] = {}  # cameras' lanes that compute, in the order in which they began
         self._infer_width = infer_width
+        self._door = Door(infer_width, self.clock, turn_s=TURN_S) if infer_width is not None else None
         self._at_gate: dict[
             str, ExecutorLane
         ] = {}  # frames that could start but for `infer_width`, in the order in which they asked
@@ -227,6 +241,8 @@ class Executor:
                 raise
             lane = self._lanes[job] = ExecutorLane(self, job, role, seat, self._lock, key=key)
             lane._account = replace(lane._account, arrived_s=now_s)
+            if self._door is not None and role == "infer":
+                lane._pass = self._door.pass_for()
             self._wake_all()
             return lane
 
@@ -237,6 +253,7 @@ class Executor:
             if lane is None:
                 return
             lane._closed = True
+            self._hurry(lane)
             self._queue.pop(lane._key, None)  # its thread may not have woken yet when others are asked about it
             now_s = self.clock.monotonic_s()
             self._pacer.close(job, now_s)
@@ -269,6 +286,7 @@ class Executor:
             lane = self._lanes.get(job)
             if lane is not None:
                 lane._cancelled = True
+                self._hurry(lane)
                 self._wake_all()
 
     def close(self) -> None:
@@ -276,6 +294,7 @@ class Executor:
         with self._lock:
             for lane in self._lanes.values():
                 lane._cancelled = True
+                self._hurry(lane)
             self._wake_all()
 
     def expect(self, job: str, total_s: float) -> None:
@@ -341,9 +360,35 @@ class Executor:
 
     def _begin(self, lane: ExecutorLane) -> tuple[int | None, bool]:
         """Waits for the job's turn. Returns (memory lane, None: aside; whether to measure)."""
+        self._come_in(lane)
+        try:
+            return self._begin_inside(lane)
+        except BaseException:
+            self._go_out(lane)
+            raise
+
+    def _come_in(self, lane: ExecutorLane) -> None:
+        door, its = self._door, lane._pass
+        if door is None or its is None or door.enter_if_free(its):
+            return
+        with self._lock:
+            if not lane._closed:
+                self._pacer.want(lane.job, self.clock.monotonic_s())  # that others go first is no rest
+        door.enter(its)
+
+    def _go_out(self, lane: ExecutorLane) -> None:
+        if self._door is not None and lane._pass is not None:
+            self._door.leave(lane._pass)
+
+    def _hurry(self, lane: ExecutorLane) -> None:
+        if self._door is not None and lane._pass is not None:
+            self._door.hurry(lane._pass)
+
+    def _begin_inside(self, lane: ExecutorLane) -> tuple[int | None, bool]:
         with self._lock:
             if lane._inside:
                 raise RuntimeError(f"job {lane.job!r}: iteration inside an iteration, or from a second thread")
+            self._require_open(lane, self.clock.monotonic_s())  # ended outside: nothing is known of it any more
             self._wait_for_turn(lane, iteration=True)
             place = self._tenants.place(lane._key)
             assert place is not None
@@ -359,6 +404,7 @@ class Executor:
     def _end(self, lane: ExecutorLane, *, measured: bool) -> None:
         with self._lock:
             handed_on = self._ended(lane, measured=measured)
+        self._go_out(lane)
         if handed_on:
             # The one who was woken needs Python's lock, which this thread would keep for the interpreter's switch interval.
             time.sleep(0)
@@ -409,6 +455,8 @@ class Executor:
         try:
             while (wait_s := self._wait_s(lane, self.clock.monotonic_s(), iteration=iteration)) > 0:
                 lane._waits = True
+                if lane._key not in self._at_gate:
+                    self._go_out(lane)  # for its memory or its share; a turn is of no use to it
                 self.clock.wait(lane._turn, None if math.isinf(wait_s) else wait_s)
                 lane._waits = False
         finally:

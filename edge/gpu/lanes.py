@@ -55,6 +55,9 @@ class CpuSeat:
         before_s, _, started_s = self._state
         self._state = (before_s + self._clock.thread_cpu_s() - started_s, None, 0.0)
 
+    def beside(self) -> AbstractContextManager[None]:
+        return _Beside(self)
+
     def settle(self) -> None:
         """A CPU has done what it was told to do."""
 
@@ -102,6 +105,21 @@ class _Timed:
             return None if self._meter is None else self._meter.__exit__(kind, error, trace)
         finally:
             self._seat._ends()
+
+
+class _Beside:
+    """A part of an iteration that is not the job's."""
+
+    __slots__ = ("_seat",)
+
+    def __init__(self, seat: CpuSeat) -> None:
+        self._seat = seat
+
+    def __enter__(self) -> None:
+        self._seat._ends()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._seat._starts()
 
 
 class CpuDevice:

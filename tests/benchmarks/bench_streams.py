@@ -320,7 +320,7 @@ class Fleet:
     """Cameras with a model and a lane each; some of them run at a time."""
 
     def __init__(self, clip: Path, detectors: Sequence[Detector]) -> None:
-        self.backend = LaneBackend(infer_width=usable_cores() + 1)  # as `edge.gpu.choose` builds it
+        self.backend = LaneBackend(infer_width=usable_cores())  # as `edge.gpu.choose` builds it
         self.workers: list[InferenceWorker] = []
         self._running = 0
         self._frames: list[int] = []  # of the last trial, by camera

@@ -113,12 +113,12 @@ def test_a_job_that_was_measured_is_found_in_its_lane_and_no_longer_aside() -> N
     assert (tenants.sharers(ASIDE), tuple(tenants.sharers(place))) == ([], ("cam",))
 
 
-def looks_per_frame(monkeypatch: pytest.MonkeyPatch, cameras: int, *, sharing: int = 1) -> float:
-    """How often a frame's beginning and end ask whether some job could be next, while `cameras` ask for turns all the time. sharing: of
-    one memory lane."""
+def looks_per_piece(monkeypatch: pytest.MonkeyPatch, jobs: int, *, sharing: int, role: Role = "learn") -> float:
+    """How often the beginning and end of an iteration ask whether some job could be next, while `jobs` ask for turns all the time.
+    sharing: of one memory lane."""
     clock = FakeClock()
     backend = LaneBackend(
-        capacity_pct=400, memory_mib=1000.0, clock=clock, infer_width=2, max_lanes=cameras // sharing
+        capacity_pct=400, memory_mib=1000.0, clock=clock, infer_width=2, max_lanes=jobs // sharing
     )  # fmt: skip
     looks = [0]
     asked = backend._could_be_next
@@ -128,36 +128,40 @@ def looks_per_frame(monkeypatch: pytest.MonkeyPatch, cameras: int, *, sharing: i
         return asked(lane, place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(backend, "_could_be_next", counted)
-    frames = [0]
+    pieces = [0]
 
     def body(lane: Lane) -> None:
         for _ in range(5):
             with lane.iteration():
                 clock.work(0.01)
-            frames[0] += 1
+            pieces[0] += 1
 
     # Opened before the first begins and closed never: either wakes all who wait, who then ask.
-    names = [f"cam{n}" for n in range(cameras)]
-    lanes = [backend.open_lane(name, role="infer", need=NEED) for name in names]
-    backend.set_shares(dict.fromkeys(names, 400.0 / cameras))
+    names = [f"job{n}" for n in range(jobs)]
+    lanes = [backend.open_lane(name, role=role, need=NEED) for name in names]
+    backend.set_shares(dict.fromkeys(names, 400.0 / jobs))
     for lane in lanes:
         clock.spawn(partial(body, lane))
     clock.advance_to(20.0)
     clock.join()
     backend.check()
-    assert frames[0] == 5 * cameras
-    return looks[0] / frames[0]
+    assert pieces[0] == 5 * jobs
+    return looks[0] / pieces[0]
 
 
-def test_a_frame_looks_at_no_more_others_when_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = looks_per_frame(monkeypatch, 6), looks_per_frame(monkeypatch, 36)
+def test_a_job_looks_at_no_more_others_when_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = looks_per_piece(monkeypatch, 8, sharing=4), looks_per_piece(monkeypatch, 40, sharing=4)
     assert many <= few + 1.0
 
 
-def test_a_frame_looks_at_those_who_share_its_memory_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_looks_at_those_who_share_its_memory_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """The count can tell: with four to a lane there is somebody to look at."""
-    alone, shared = looks_per_frame(monkeypatch, 24), looks_per_frame(monkeypatch, 24, sharing=4)
-    assert shared > alone
+    alone, shared = looks_per_piece(monkeypatch, 24, sharing=1), looks_per_piece(monkeypatch, 24, sharing=4)
+    assert shared > alone + 1.0
+
+
+def test_frames_that_wait_outside_are_looked_at_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looks_per_piece(monkeypatch, 24, sharing=4, role="infer") <= 1.0
 
 
 def test_nobody_stays_among_those_who_give_way() -> None:

@@ -1,0 +1,276 @@
+"""A camera's inference decodes its frames where frames take turns: waiting comes before the turn, decoding is inside it and free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from configs.errors import JobCancelled
+from edge.clock import FakeClock
+from edge.gpu.base import Lane
+from edge.gpu.executor import TURN_S
+from edge.gpu.lanes import LaneBackend
+from edge.inference import InferenceWorker
+from models.fake import FakeDetector
+from scheduler.salus.types import MemoryNeed
+from scheduler.types import Frame, KnobProfile
+from tests.support.fakes import FreeLane, StillCamera, scripted_frame
+
+NEED = MemoryNeed(persistent_mib=1.0, ephemeral_mib=1.0)
+
+
+class EncodedCamera(StillCamera):
+    """Pictures wait encoded, by their numbers; who takes them decodes the newest, which takes `decode_s` on a core."""
+
+    def __init__(self, id: str, clock: FakeClock | None = None, *, decode_s: float = 0.0) -> None:
+        super().__init__(id)
+        self.encoded: list[int] = []
+        self.broken: set[int] = set()
+        self.log: list[str] = []
+        self._clock, self._decode_s = clock, decode_s
+        self.at_s = 0.0
+
+    def comes(self, seq: int, *, at_s: float = 0.0) -> None:
+        self.encoded.append(seq)
+        self.at_s = at_s
+
+    def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
+        self.log.append("looks" if timeout_s <= 0 else "takes")
+        return super().next_frame(after_seq=after_seq, timeout_s=timeout_s)
+
+    def due(self, *, after_seq: int, timeout_s: float) -> bool:
+        self.log.append("due")
+        return bool(self.encoded) and self.encoded[-1] > after_seq
+
+    def make(self, *, after_seq: int) -> Frame | None:
+        self.log.append("make")
+        if self._clock is not None and self._decode_s:
+            self._clock.work(self._decode_s)
+        if not self.encoded or self.encoded[-1] <= after_seq:
+            return None
+        seq, self.encoded = self.encoded[-1], []
+        if seq in self.broken:
+            return None
+        self.newest = scripted_frame(self.id, seq, at_s=self.at_s)
+        return self.newest
+
+
+class TurnsLane(FreeLane):
+    """Says what happens inside it, in its camera's log."""
+
+    takes_turns = True
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self._log = log
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._log.append("in")
+
+    def __exit__(self, *_: object) -> None:
+        self._log.append("out")
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        self._log.append("(")
+        yield
+        self._log.append(")")
+
+
+class Watching(FakeDetector):
+    """Says when it is asked, and takes its time on a core."""
+
+    def __init__(self, log: list[str], clock: FakeClock | None = None, takes_s: float = 0.0) -> None:
+        super().__init__(skill=1.0)
+        self._log, self._clock, self._takes_s = log, clock, takes_s
+
+    def predict(self, images, **how):  # type: ignore[no-untyped-def]
+        self._log.append("model")
+        if self._clock is not None and self._takes_s:
+            self._clock.work(self._takes_s)
+        return super().predict(images, **how)
+
+
+class Bench:
+    """A worker, its camera and its clock."""
+
+    def __init__(self, lane: Lane | None = None, *, may_lag: bool = False) -> None:
+        self.clock = FakeClock()
+        self.camera = EncodedCamera("a")
+        self.camera.may_lag = may_lag
+        self.lane = lane or TurnsLane(self.camera.log)
+        self.worker = InferenceWorker(
+            self.camera, self.lane, Watching(self.camera.log), "a-1", clock=self.clock, score_min=0.25
+        )
+        self.camera.log.clear()
+
+    def shown(self) -> int | None:
+        shown = self.worker.shown()
+        return shown.frame.seq if shown else None
+
+
+def test_the_turn_is_waited_for_first_and_decoding_is_a_part_of_it_that_is_not_charged() -> None:
+    bench = Bench()
+    bench.camera.comes(1)
+    bench.worker.step()
+    assert bench.camera.log == ["due", "in", "(", "make", ")", "model", "out"]
+    assert bench.shown() == 1
+
+
+def test_what_came_while_the_turn_was_waited_for_is_what_is_decoded() -> None:
+    bench = Bench()
+    bench.camera.comes(1)
+    bench.lane.on_enter = partial(bench.camera.comes, 9)  # type: ignore[attr-defined]
+    bench.worker.step()
+    assert (bench.shown(), bench.worker.frames, bench.camera.log.count("make")) == (9, 1, 1)
+
+
+def test_no_turn_is_asked_for_when_nothing_came() -> None:
+    bench = Bench()
+    assert bench.worker.step() == 0.0
+    assert bench.camera.log == ["due"]
+    assert bench.worker.finish.total().due == 0
+
+
+def test_a_picture_that_cannot_be_decoded_is_no_error_of_the_model_and_the_next_one_is_shown() -> None:
+    bench = Bench()
+    bench.camera.broken.add(1)
+    for seq in (1, 2):
+        bench.camera.comes(seq)
+        bench.worker.step()
+    assert (bench.shown(), bench.worker.frames, bench.worker.errors) == (2, 1, 0)
+    assert bench.camera.log.count("model") == 1
+    assert bench.worker.finish.total().answered == 1
+
+
+def test_frames_are_due_as_if_the_camera_had_decoded_them() -> None:
+    due = []
+    for lane in (None, FreeLane()):
+        bench = Bench(lane)
+        bench.worker.set_knobs(KnobProfile(name="k", demand_pct=1.0, quality_frac=1.0, fps=5.0))
+        for n in range(40):
+            at_s = 0.1 * (n + 1)
+            bench.clock.advance_to(at_s)
+            if n in range(20, 30):
+                continue  # the camera is silent for a second
+            bench.camera.comes(n, at_s=at_s)
+            if lane is not None:
+                bench.camera.show(n, at_s=at_s)
+            bench.worker.step()
+        due.append((bench.worker.finish.total().due, bench.worker.frames))
+    assert due[0] == due[1]
+    assert due[0][1] >= 14
+
+
+@pytest.mark.parametrize("why", ["the lane has no turns", "it takes none", "a recording may lag"])
+def test_where_there_are_no_turns_the_camera_decodes(why: str) -> None:
+    bench = Bench(FreeLane() if why == "the lane has no turns" else None, may_lag=why == "a recording may lag")
+    if why == "it takes none":
+        lane = TurnsLane(bench.camera.log)
+        lane.takes_turns = False
+        bench.worker.begin_anew(lane)
+        bench.worker.stop()
+        bench.worker.join(10.0)
+        bench.camera.log.clear()
+        bench.worker._stop.clear()
+    bench.camera.show(4)
+    bench.worker.step()
+    assert bench.shown() == 4
+    assert not {"due", "make"} & set(bench.camera.log)
+
+
+def test_who_is_cancelled_while_it_waits_for_its_turn_decodes_nothing() -> None:
+    bench = Bench()
+    bench.camera.comes(1)
+    bench.lane.cancelled = True  # type: ignore[attr-defined]
+    with pytest.raises(JobCancelled):
+        bench.worker.step()
+    assert bench.camera.log == ["due"]
+    assert bench.camera.encoded == [1]
+
+
+def test_another_address_of_the_camera_is_decoded_here_as_well() -> None:
+    bench = Bench()
+    other = EncodedCamera("a")
+    other.comes(0)
+    bench.worker.turn_to(other)
+    bench.worker.step()
+    assert other.log == ["due", "make"]
+    plain = StillCamera("a")
+    plain.show(3)
+    bench.worker.turn_to(plain)
+    bench.worker.step()
+    assert bench.shown() == 3, "one that cannot be decoded from outside"
+
+
+# --- with the executor, in virtual time -------------------------------------------------------------------------------
+
+
+class Box:
+    """Cameras on a CPU where `width` frames are in work at a time."""
+
+    def __init__(self, width: int) -> None:
+        self.clock = FakeClock()
+        self.backend = LaneBackend(capacity_pct=400, memory_mib=1000.0, clock=self.clock, infer_width=width)
+        self.workers: dict[str, InferenceWorker] = {}
+        self.cameras: dict[str, EncodedCamera] = {}
+        self.shares: dict[str, float] = {}
+
+    def add(self, id: str, *, decode_s: float, frame_s: float, every_s: float, frames: int, share_pct: float) -> None:
+        camera = self.cameras[id] = EncodedCamera(id, self.clock, decode_s=decode_s)
+        lane = self.backend.open_lane(id, role="infer", need=NEED)
+        worker = self.workers[id] = InferenceWorker(
+            camera, lane, Watching([], self.clock, frame_s), f"{id}-1", clock=self.clock, score_min=0.25
+        )
+        self.shares[id] = share_pct
+
+        def body() -> None:
+            for n in range(frames):
+                camera.comes(n, at_s=self.clock.monotonic_s())
+                worker.step()
+                self.clock.sleep(every_s)
+
+        self.clock.spawn(body)
+
+    def run(self, until_s: float) -> dict[str, int]:
+        """Frames of each that were analysed."""
+        self.backend.set_shares(self.shares)
+        self.clock.advance_to(until_s)
+        self.backend.check()
+        return {id: worker.frames for id, worker in self.workers.items()}
+
+
+def test_a_share_is_for_the_model_alone_whatever_decoding_takes() -> None:
+    box = Box(4)
+    for id, decode_s in (("cheap", 0.0), ("dear", 0.15)):
+        box.add(id, decode_s=decode_s, frame_s=0.05, every_s=0.1, frames=30, share_pct=60.0)
+    done = box.run(30.0)
+    assert done == {"cheap": 30, "dear": 30}
+    received = {id: box.backend.ledger(id).last().received_s for id in done}
+    assert received == {"cheap": pytest.approx(1.5), "dear": pytest.approx(1.5)}
+    cost_s = box.workers["dear"].cost_s()
+    assert cost_s == pytest.approx(0.05), "what plans count with is the model's, too"
+    box.clock.join()
+
+
+def test_a_camera_whose_decoder_hangs_costs_the_others_one_turn() -> None:
+    box = Box(1)
+    box.add("stuck", decode_s=900.0, frame_s=0.01, every_s=0.1, frames=1, share_pct=100.0)
+    for n in range(3):
+        box.add(f"cam{n}", decode_s=0.01, frame_s=0.02, every_s=0.2, frames=20, share_pct=100.0)
+    done = box.run(TURN_S + 20 * 0.3)
+    assert done == {"stuck": 0, "cam0": 20, "cam1": 20, "cam2": 20}
+    box.run(1000.0)
+    box.clock.join()
+
+
+def test_cameras_that_mostly_decode_use_all_the_turns_there_are() -> None:
+    box = Box(2)
+    for n in range(2):
+        box.add(f"cam{n}", decode_s=0.09, frame_s=0.01, every_s=0.0, frames=50, share_pct=100.0)
+    assert box.run(50 * 0.1 + 0.2) == {"cam0": 50, "cam1": 50}, "one beside the other, not one after the other"
+    box.clock.join()
