@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from configs.units import is_camera_id
@@ -17,6 +17,20 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        """`tls: off` names a word where there is such a word; YAML reads it as false."""
+        if not isinstance(given, Mapping):
+            return given
+        said = {True: "on", False: "off"}
+        return {
+            name: said[value]
+            if isinstance(value, bool) and name in cls.model_fields and said[value] in get_args(cls.model_fields[name].annotation)
+            else value
+            for name, value in given.items()
+        }
 
 
 def setting(

@@ -56,7 +56,7 @@ from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Fault, FaultCode, Lane, Role
 from edge.gpu.executor import HUNG_S, Executor, ExecutorLane
 from edge.gpu.mps_daemon import MpsDaemon, runtime_root
-from edge.gpu.mps_partitions import StaticPartitions
+from edge.gpu.mps_partitions import GIVEN_UP, StaticPartitions
 from edge.gpu.remote import BEAT_S as PING_S
 from edge.gpu.remote import RemoteClock, RemoteDetector, WorkerLost, WorkerProcess
 from edge.gpu.remote_jobs import job_steps
@@ -90,8 +90,6 @@ TIDY_S = 0.5
 REFUSED_MAX = 3
 #: How CUDA says that a client has no such partition.
 NO_SUCH_PARTITION = "invalid resource configuration"
-#: Why partitions were given up, for `driftbox doctor`; below the data folder.
-GIVEN_UP = Path("mps") / "partitions-given-up.json"
 #: A detector that was used so shortly after another took its place is not taken for the one that serves.
 JUST_MOVED_S = 5.0
 #: Faults on the device that a model's process may be the first to report within `POISONED_S`.

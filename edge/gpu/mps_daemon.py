@@ -237,7 +237,7 @@ class MpsDaemon:
 
     def has_partitions(self) -> bool:
         """Whether static partitions are there. Not verified on a GPU."""
-        return (self.version() or 0) >= PARTITIONS_SINCE
+        return has_partitions(self.version())
 
     def add_partition(self, chunks: int) -> str:
         """A static partition of so many chunks of SMs; its id, behind the GPU's UUID. Not verified on a GPU."""
@@ -463,6 +463,23 @@ class MpsDaemon:
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_dir),
             "CUDA_VISIBLE_DEVICES": self.gpu,
         }
+
+
+# --- the program, asked without a daemon ------------------------------------------------------------------------------
+
+
+def control_version(control: Sequence[str] = CONTROL) -> int | None:
+    """See `MpsDaemon.version`; None also where it cannot be run."""
+    try:
+        done = subprocess.run([*control, "-v"], capture_output=True, timeout=10.0, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return _version_in((done.stdout + done.stderr).decode(errors="replace"))
+
+
+def has_partitions(version: int | None) -> bool:
+    """Whether a control program of that version knows static partitions."""
+    return (version or 0) >= PARTITIONS_SINCE
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from scheduler.partitions import Partition, plan_partitions
 log = logging.getLogger("driftbox")
 
 NOTE = "partitions.json"
+#: Why a box has given partitions up, for `driftbox doctor`; below its data folder.
+GIVEN_UP = Path("mps") / "partitions-given-up.json"
 
 
 class Divides(Protocol):

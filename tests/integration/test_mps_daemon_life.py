@@ -22,6 +22,8 @@ from edge.gpu.mps_daemon import (
     PartitionRow,
     PartitionTable,
     ServerState,
+    control_version,
+    has_partitions,
     other_daemons,
     runtime_root,
 )
@@ -423,9 +425,14 @@ def test_a_daemon_that_cannot_be_started_for_partitions_says_so(make: Callable[.
 
 def test_static_partitions_need_a_new_driver(make: Callable[..., MpsDaemon]) -> None:
     daemon = make(static=True, flaws="old")
-    assert daemon.version() == 12080
+    assert daemon.version() == control_version(FAKE) == 12080
     with pytest.raises(EnvironmentLacking, match=r"13\.1"):
         daemon.start()
+
+
+def test_a_program_that_says_no_version_is_taken_for_an_old_one() -> None:
+    for program in (("no-such-mps-control",), ("sh", "-c", "exit 3"), ("echo", "version 13")):
+        assert not has_partitions(control_version(program))
 
 
 def test_the_stand_in_refuses_a_second_daemon_and_an_unknown_shell(make: Callable[..., MpsDaemon]) -> None:

@@ -247,3 +247,23 @@ def test_the_demo_names_the_cameras_that_the_renderer_drifts() -> None:
     from streams.rendered.serve import DEMO_CAMERAS
 
     assert [(c.id, str(c.url)) for c in load_demo().cameras] == [(s.id, f"rendered:{s.kind}") for s in DEMO_CAMERAS]
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "key", "value"),
+    [
+        ("web: {tls: off}", "web", "tls", "off"),
+        ("scheduler: {slaq: off}", "scheduler", "slaq", "off"),
+        ("scheduler: {reprofile: off}", "scheduler", "reprofile", "off"),
+    ],
+)
+def test_off_is_a_word_where_it_is_a_value(text: str, section: str, key: str, value: str) -> None:
+    """YAML reads it as false."""
+    assert getattr(getattr(parse_config(text), section), key) == value
+
+
+def test_off_is_a_boolean_where_it_is_one_and_on_is_no_word_where_it_is_none() -> None:
+    assert parse_config("web: {login: off}").web.login is False
+    with pytest.raises(ConfigError) as caught:
+        parse_config("web: {tls: on}")
+    assert "must be one of" in str(caught.value.problems)

@@ -12,7 +12,8 @@ import pytest
 
 from configs.errors import EnvironmentLacking, JobError
 from edge.clock import FakeClock
-from edge.gpu.mps import GIVEN_UP, NO_SUCH_PARTITION, REFUSED_MAX, MpsBackend
+from edge.gpu.mps import NO_SUCH_PARTITION, REFUSED_MAX, MpsBackend
+from edge.gpu.mps_partitions import GIVEN_UP
 from edge.gpu.remote import WorkerLost
 from scheduler.salus.types import MemoryNeed
 from tests.support.mps_division import DividedDaemon
