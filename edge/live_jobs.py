@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from models.detector import Detector
 from models.golden import PLAIN, Labelling
 from models.microprofile_run import trials_of
 from models.tasks.base import Task
+from models.wide_trials import Widths
 from scheduler import events as ev
 from scheduler.admission import error_of
 from scheduler.commands import (
@@ -69,7 +71,8 @@ class LearningParts:
     """What the learning jobs need of the box. golden_of: a camera's golden model, by its task; each job takes its own (`JobSteps.own`).
     require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: (job's id) -> how
     its kind is done, here or in a process of its own. trials_at_once: most profiling trials at once (docs/trials.md);
-    profile_halving: those that are clearly worse stop early. reprofiling: measures a camera's knobs anew; None: nobody does."""
+    profile_halving: those that are clearly worse stop early; widths: gives one job the devices that its trials may have (None: one
+    each). reprofiling: measures a camera's knobs anew; None: nobody does."""
 
     store: Store
     shelf: Shelf
@@ -84,6 +87,7 @@ class LearningParts:
     steps: Callable[[str], jobs.JobSteps] = jobs.here
     trials_at_once: int = 1
     profile_halving: bool = False
+    widths: Callable[[], AbstractContextManager[Widths | None]] = nullcontext
     reprofiling: Reprofile | None = None
 
 
@@ -215,9 +219,12 @@ class LiveJobs:
         self, members: Members, command: StartProfiling, lane: Lane, serving: Detector, how: dict[str, Any]
     ) -> tuple[tuple[ProfileTrial, ...], int, float]:
         """(trials, labelled frames, GPU-seconds of all lanes)."""
-        with members.lanes(command.job, lane, min(self._parts.trials_at_once, len(command.configs))) as lanes:
+        with (
+            members.lanes(command.job, lane, min(self._parts.trials_at_once, len(command.configs))) as lanes,
+            self._parts.widths() as widths,
+        ):
             found = jobs.profile_at_once(
-                self._parts.samples, serving, lanes, on_turn=partial(members.divide, command.job), **how
+                self._parts.samples, serving, lanes, on_turn=partial(members.divide, command.job), widths=widths, **how
             )  # fmt: skip
         if found.report is not None:
             log.info("%s: %d trials at once (alpha %.2f)", command.stream, found.report.share_max, found.report.alpha)

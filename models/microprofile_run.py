@@ -17,7 +17,8 @@ has a model, a sample and seeds of its own. What we changed:
 - with `lend` too, only those families are run, where the model has any, and as what they cost is little, on all of their pictures and
   for longer (`trials_of`); the others borrow (`scheduler.ekya.microprofile.options`);
 - with `judged_frac`, families that train more than the head are judged by part of the held-out pictures, beside the serving model on the
-  same ones: what counts is the difference, which fewer pictures tell as well.
+  same ones: what counts is the difference, which fewer pictures tell as well;
+- with `widths`, each epoch of a trial that trains more than the head has as many devices as Fluid gives it (`scheduler.fluid.running`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,11 +35,14 @@ from models.detector import Detector, YieldPoint
 from models.evaluate import MatchCounts
 from models.kept_features import KeptFeatures
 from models.labelled import LabelledImage, Subset, persons_of, predicted, spread
-from models.retrain import Step, Train, n_replayed, n_used, retrain, student, trains_head_only
+from models.retrain import Step, n_replayed, n_used, retrain, student, trains_head_only
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
 from models.trial_pack import Piece
+from models.wide_trials import WidthChanges, Widths
 from scheduler.ekya.microprofile import families, lenders, picture_load, rung_epochs, survivors
+from scheduler.fluid.running import UnderWay, next_width
+from scheduler.fluid.types import Pool, Trial
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
@@ -55,11 +59,12 @@ T = TypeVar("T")
 @dataclass(eq=False)
 class _Trial:
     """A family's run in progress. begun: epochs; busy: one of them is in progress; alive: goes on; kept: where its features come from,
-    None when it works them out."""
+    None when it works them out; width: devices of its newest epoch, 0 before; compare: what asks how much wider trials gain, on a copy;
+    None: it has one device whatever happens."""
 
     config: RetrainConfig
     detector: Detector
-    steps: Generator[Step, None, None]
+    steps: Generator[Step, None, None] | WidthChanges
     n_profiled: int
     init_gpu_s: float
     quality: list[float]
@@ -69,6 +74,8 @@ class _Trial:
     begun: int = 0
     busy: bool = False
     alive: bool = True
+    width: int = 0
+    compare: Callable[[], Generator[None, None, None]] | None = None
 
     def result(self, n_total: int) -> ProfileTrial:
         return ProfileTrial(
@@ -81,11 +88,11 @@ class _Trial:
         )
 
 
-class _Epoch:
-    """One epoch of a trial and its judging (`models.trial_pack.Piece`)."""
+class _Stretch:
+    """One epoch of a trial and its judging, or what is measured for it (`models.trial_pack.Piece`)."""
 
-    def __init__(self, trial: _Trial, steps: Generator[str, None, None]) -> None:
-        self.of, self.trial, self.doing, self.width = trial, trial.config.name, "", 1
+    def __init__(self, trial: _Trial, steps: Generator[str, None, None], width: int) -> None:
+        self.of, self.trial, self.doing, self.width = trial, trial.config.name, "", width
         self._steps = steps
 
     def step(self) -> bool:
@@ -111,12 +118,12 @@ class ProfileGroup:
         n_min: int = N_MIN, scoring: Scoring | None = None, task: Task = DETECTION, replay: Sequence[LabelledImage] = (),
         look_gpu_s: float = 0.0, choose_gpu_s: float = 0.0, halving: bool = False, apart: bool = False,
         keep_features: bool = False, kept_data_frac: float | None = None, judged_frac: float = 1.0, lend: bool = False,
-        trainer: Train | None = None,
+        widths: Widths | None = None, lanes: int = 1,
     ) -> None:  # fmt: skip
         if apart:
             lock = threading.Lock()
             train, holdout, replay = (_OneAtATime(samples, lock) for samples in (train, holdout, replay))
-        self._serving, self._train, self._replay, self._trainer = serving, train, replay, trainer
+        self._serving, self._train, self._replay, self._widths = serving, train, replay, widths
         tried = trials_of(serving, configs, epochs=epochs, data_frac=data_frac, lend=lend and keep_features)
         self._configs = tried.configs if len(train) and len(holdout) else ()
         self._epochs, self._data_frac, self._n_min, self._seed = tried.epochs, tried.data_frac, n_min, seed
@@ -128,6 +135,7 @@ class ProfileGroup:
         self._rungs = list(rung_epochs(tried.epochs)) if halving and tried.epochs > 0 else [tried.epochs]
         self._spending = threading.Lock()
         self._trials: list[_Trial] = []
+        self._devices = max(lanes, widths.devices if widths else 1)
         self.spent_gpu_s = 0.0
 
     def prelude(self) -> Generator[None, None, None]:
@@ -138,22 +146,28 @@ class ProfileGroup:
         for config in self._configs:
             self._trials.append(self._metered_once(lambda config=config: self._started(config, before)))  # type: ignore[misc]
 
-    def take(self, room: int = 1) -> Piece | None:
+    def take(self, room: int = 1, alone: bool = False) -> Piece | None:
         """An epoch of the family that has begun the fewest; None: none can begin now."""
-        return self._take(room)
+        return self._take(room, alone)
 
-    def _take(self, room: int = 1) -> _Epoch | None:
+    def _take(self, room: int = 1, alone: bool = False) -> _Stretch | None:
         self._cull()
         level = min((t.begun for t in self._going()), default=0)
         next_up = [t for t in self._going() if not t.busy and t.begun == level < self._rungs[0]]
         if not next_up or self.spent_gpu_s >= self._budget_gpu_s:
             return None
         trial = min(next_up, key=lambda t: -t.load if self._apart else 0.0)
-        trial.begun, trial.busy = trial.begun + 1, True
-        return _Epoch(trial, self._epoch(trial))
+        width = self._width(trial, room, alone)
+        if width > 1 and trial.compare and self._widths and self._widths.asks(trial.detector.spec.arch):
+            trial.busy = True
+            return _Stretch(trial, _said("compare", self._metered(trial.compare())), 2)
+        trial.begun, trial.busy, trial.width = trial.begun + 1, True, width
+        if isinstance(trial.steps, WidthChanges):
+            trial.steps.width = width
+        return _Stretch(trial, self._epoch(trial), width)
 
     def ended(self, piece: Piece) -> None:
-        assert isinstance(piece, _Epoch)
+        assert isinstance(piece, _Stretch)
         piece.of.busy = False
 
     @property
@@ -198,22 +212,56 @@ class ProfileGroup:
         short = replace(config, epochs=self._epochs, batch=batch, data_frac=1.0)
         older = self._replay if config.replay_frac > 0 else ()
         teacher = self._serving.clone() if self._apart and config.distill > 0 else self._serving
-        steps = (self._trainer if self._trainer and not kept else retrain)(
-            detector, Subset(train, chosen.tolist()), short, seed=self._seed, task=self._task, replay=older, teacher=teacher,
-            yield_point=self._judge.yield_point, augmentation=Augmentation.none() if kept else None,
-        )  # fmt: skip
+        lesson: tuple[Any, ...] = (detector, Subset(train, chosen.tolist()), short)
+        how: dict[str, Any] = {
+            "seed": self._seed, "task": self._task, "replay": older, "teacher": teacher, "yield_point": self._judge.yield_point,
+            "augmentation": Augmentation.none() if kept else None,
+        }  # fmt: skip
+        widths = None if kept else self._widths
         look_gpu_s, choose_gpu_s = self._before_gpu_s
         shown = n_profiled + n_replayed(config, n_profiled, len(older))
         return _Trial(
             config=config,
             detector=detector,
-            steps=steps,
+            steps=widths.train(*lesson, **how) if widths else retrain(*lesson, **how),
             n_profiled=n_profiled,
             init_gpu_s=self._timer() - started_s + look_gpu_s + (choose_gpu_s if config.replay_frac > 0 else 0.0),
             quality=[before],
             load=shown * picture_load(config),
             kept=kept,
+            compare=(lambda: widths.compare(*lesson, **how)) if widths else None,
         )
+
+    # --- widths -------------------------------------------------------------------------------------------------------
+
+    def _width(self, trial: _Trial, room: int, alone: bool) -> int:
+        """Devices for its next epoch. Of an architecture of which nothing is known yet the most is hoped for, and measured first."""
+        widths, arch = self._widths, trial.detector.spec.arch
+        if widths is None or trial.compare is None or room < 2:
+            return 1
+        asks = widths.asks(arch)
+        pool = Pool(gpus=self._devices, width_max=widths.most if asks else widths.width_max(arch))
+        beta = 1.0 if asks else widths.beta(arch)
+        group = [trial] if alone else [t for t in self._going() if t.busy or t.begun < self._rungs[0]]
+        members = [
+            UnderWay(trial=Trial(id=str(i), h_s=self._left_s(t), beta=beta), width=max(t.width, int(t.busy)), runs=t.busy)
+            for i, t in enumerate(group)
+        ]
+        found = next_width(str(group.index(trial)), members, pool, room=room, epsilon_s=widths.epsilon_s)
+        return found if found == 1 or widths.ready() else 1
+
+    def _left_s(self, trial: _Trial) -> float:
+        """Compute until the end of this rung: by its own epochs, else by those of others and how much more it trains on."""
+        known = [t for t in self._trials if t.epoch_gpu_s]
+        if trial.epoch_gpu_s:
+            epoch_s = float(np.mean(trial.epoch_gpu_s))
+        elif known:
+            epoch_s = trial.load * sum(float(np.mean(t.epoch_gpu_s)) for t in known) / sum(t.load for t in known)
+        else:
+            epoch_s = trial.load
+        return epoch_s * (self._rungs[0] - trial.begun + trial.busy)
+
+    # --- compute of a trial -------------------------------------------------------------------------------------------
 
     def _keeping(self, detector: Detector) -> tuple[Detector, KeptFeatures | None]:
         """The detector, reading kept features, and its view of them; as it is, and None, where it cannot."""
@@ -231,7 +279,7 @@ class ProfileGroup:
             step = next(trial.steps)
             used_s = self._timer() - started_s
             self._spend(used_s)
-            spent_s += used_s if step.iteration else 0.0  # iteration 0: measuring (`models.wide_trials`)
+            spent_s += used_s
             yield "train"
             if step.epoch_loss is not None:
                 break
@@ -293,7 +341,7 @@ def microprofile(
     kept_data_frac: float | None = None,
     judged_frac: float = 1.0,
     lend: bool = False,
-    trainer: Train | None = None,
+    widths: Widths | None = None,
 ) -> Generator[None, None, tuple[ProfileTrial, ...]]:
     """One iteration (a training micro-batch, or the evaluation of one picture) per `next`; returns one trial per family.
 
@@ -304,7 +352,7 @@ def microprofile(
     4, ... epochs (`scheduler.ekya.microprofile.survivors`); what they showed so far is their trial.
     keep_features, judged_frac, lend: see the module's text. kept_data_frac: data_frac of the families whose features are kept (default:
     the same), since a picture more costs them little.
-    trainer: what trains the trials that do not keep features (`models.wide_trials`: on several devices); None: `retrain`.
+    widths: devices that the trials which do not keep features may have (`models.wide_trials`); None: one.
     A family that did not end its first epoch has no trial. Without training or held-out pictures there are no trials.
     Raises JobError as `retrain` does. `serving` is not changed.
     """
@@ -312,11 +360,11 @@ def microprofile(
         serving, train, holdout, configs, epochs=epochs, data_frac=data_frac, budget_gpu_s=budget_gpu_s, seed=seed, timer=timer,
         yield_point=yield_point, n_min=n_min, scoring=scoring, task=task, replay=replay, look_gpu_s=look_gpu_s,
         choose_gpu_s=choose_gpu_s, halving=halving, keep_features=keep_features,
-        kept_data_frac=kept_data_frac, judged_frac=judged_frac, lend=lend, trainer=trainer,
+        kept_data_frac=kept_data_frac, judged_frac=judged_frac, lend=lend, widths=widths,
     )  # fmt: skip
     try:
         yield from group.prelude()
-        while (piece := group._take()) is not None:
+        while (piece := group._take(widths.devices if widths else 1, alone=True)) is not None:
             yield from piece
             group.ended(piece)
     finally:
@@ -348,6 +396,11 @@ def sample_size(config: RetrainConfig, n_train: int, data_frac: float, n_min: in
     """Pictures that a trial of `config` uses: data_frac of what the configuration would, at least n_min, at most all of it."""
     available = n_used(config, n_train)
     return min(available, max(n_min, round(data_frac * available)))
+
+
+def _said(doing: str, steps: Generator[None, None, None]) -> Generator[str, None, None]:
+    for _ in steps:
+        yield doing
 
 
 class _OneAtATime(Sequence[LabelledImage]):

@@ -50,8 +50,8 @@ class Piece(Protocol):
 class Work(Protocol):
     """What is to be done. Its methods are called under one lock, its pieces' steps are not."""
 
-    def take(self, room: int = 1) -> Piece | None:
-        """The next piece to begin, at most `room` wide; None: nothing can begin now."""
+    def take(self, room: int = 1, alone: bool = False) -> Piece | None:
+        """The next piece to begin, at most `room` wide; None: nothing can begin now. alone: nothing else will run beside it."""
 
     def ended(self, piece: Piece) -> None: ...
 
@@ -225,7 +225,7 @@ class _Run:
         for at, piece in enumerate(self._open):
             if piece.width <= room:
                 return self._open.pop(at)
-        return self._work.take(room)
+        return self._work.take(room, self._active == 1 and not self._packing.turn)
 
     def _may_run(self, lane: int) -> bool:
         turn = self._packing.turn

@@ -81,11 +81,23 @@ class GpusSection(Section):
     )
     trial_width: int = setting(
         1,
-        unit="cores",
-        ge=1,
+        unit="devices",
+        ge=0,
         le=16,
-        text="Cores that one micro-profiling trial may be trained on, by a process each; only where measuring shows that it pays "
-        "(docs/trials.md). Only for `device: cpu` with `lanes`.",
+        text="Most devices that one micro-profiling trial is trained on, by a process each (260 MiB or more); as many as measuring "
+        "shows to pay, and as the other trials leave (docs/trials.md). Devices are cores on a CPU, `trial_gpus` on a GPU. 0: as many as "
+        "there are. Only for `lanes`.",
+    )
+    trial_gpus: tuple[int, ...] = setting(
+        (),
+        text="Further GPUs for micro-profiling trials and nothing else, counted as nvidia-smi does; the box's own does the rest. "
+        "Only for `device: cuda` with `lanes`.",
+        max_length=15,
+    )
+    mps_static: Literal["off", "auto", "on"] = setting(
+        "off",
+        text="`mps`: static partitions of multiprocessors instead of percentages of threads (CUDA 13.1 and later; docs/sharing.md). "
+        "`auto`: where the driver has them. `on`: the same, and their absence is told. Not verified on a GPU yet.",
     )
     mig_instance: str = setting(
         "",
@@ -124,10 +136,19 @@ class GpusSection(Section):
             (own and self.max_lanes is not None, f"max_lanes is for backend lanes or mig; {self.backend} has no lanes"),
             (self.policy == "srtf" and self.max_lanes not in (None, 1),
              f"policy srtf runs one job at a time, so it has one lane, not {self.max_lanes}: leave max_lanes out"),
-            (self.trial_width > 1 and (not on_cpu or self.backend != "lanes"),
-             f"trial_width {self.trial_width} is for device cpu with backend lanes: a box uses one GPU in this release"),
-            (self.capacity_pct < 100 * self.trial_width and self.trial_width > 1,
+            ((self.trial_width != 1 or bool(self.trial_gpus)) and self.backend != "lanes",
+             f"trials on several devices are for backend lanes, not {self.backend}: leave trial_width and trial_gpus out"),
+            (on_cpu and self.capacity_pct < 100 * self.trial_width and self.trial_width > 1,
              f"trial_width {self.trial_width} means that many cores at once: capacity_pct must be {100 * self.trial_width} or more"),
+            (on_cpu and bool(self.trial_gpus), "trial_gpus are GPUs: set device to cuda, or use trial_width for cores"),
+            (not on_cpu and self.trial_width > max(1, len(self.trial_gpus)),
+             f"trial_width {self.trial_width} is more than there are in trial_gpus: a box computes all else on one GPU"),
+            (self.index in self.trial_gpus, f"GPU {self.index} is the box's own (index): trial_gpus are further ones"),
+            (len(set(self.trial_gpus)) < len(self.trial_gpus) or any(not 0 <= gpu <= 15 for gpu in self.trial_gpus),
+             "trial_gpus must be different numbers from 0 to 15"),
+            (self.mps_static != "off" and self.backend != "mps", "mps_static is for backend mps"),
+            (self.mps_static != "off" and self.work_conserving,
+             "mps_static gives every job multiprocessors of its own, and work_conserving lends them: set one of both to off"),
             (bool(self.mig_instance) and self.backend != "mig", "mig_instance is for backend mig"),
             (bool(self.mig_instance) and not self.mig_instance.startswith("MIG-"),
              "mig_instance must be the UUID of a partition (MIG-...), as nvidia-smi -L lists it"),

@@ -78,7 +78,7 @@ class Members:
                 self._apply()
 
     def divide(self, job: str, running: Sequence[int]) -> None:
-        """Which of the job's lanes (by number) have the share from now on, in even parts."""
+        """Which of the job's lanes (by number) have the share from now on, in even parts; one that is named twice has two of them."""
         with self._lock:
             if job in self._names:
                 self._running[job] = tuple(running)
@@ -95,7 +95,7 @@ class Members:
         for job, share_pct in self._shares_pct.items():
             running = self._running.get(job, (0,))
             names = self._names.get(job, [job])
-            parts |= {name: share_pct / len(running) if n in running else 0.0 for n, name in enumerate(names)}
+            parts |= {name: share_pct * running.count(n) / len(running) for n, name in enumerate(names)}
         self._backend.set_shares(parts)
 
 

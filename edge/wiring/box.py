@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -92,10 +92,6 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
     sys.setswitchinterval(SWITCH_S)
     clock = clock_for(config.gpus, SystemClock())
     with ExitStack() as stack:
-        wide = wide_of(config.gpus, clock)
-        if wide is not None:
-            clock = wide.clock
-            stack.callback(wide.close)
         folder = stack.enter_context(DataFolder(config.box.data_dir))
         store = stack.enter_context(Store(folder.db_path))
         samples = SampleStore(
@@ -104,11 +100,15 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         on_news: list[Callable[[Note], None]] = []
         gpus = stack.enter_context(watched_devices(store, clock, on_news))
         # Before any model is loaded: which GPU this process sees is settled here.
-        backend = backend_of(config, clock, gpus.newest)
+        wide = wide_of(config.gpus, clock, gpus.newest)
+        if wide is not None:
+            stack.callback(wide.close)
+        backend = backend_of(config, wide.paces if wide is not None else clock, gpus.newest)
         stack.callback(backend.close)
+        own_clock, clock = clock, wide.clock if wide is not None else clock
         processes = processes_of(backend)
         if processes is not None:
-            clock = processes.remote_clock  # a frame costs what its process computed
+            own_clock = clock = processes.remote_clock  # a frame costs what its process computed
         pool = pool_of(config, backend, clock)
         if pool is not None:
             stack.callback(pool.pool.close)
@@ -131,7 +131,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         journal = Journal(folder.events_dir, max_bytes=config.storage.journal_mib * 2**20)
         stack.callback(journal.close)
         labelling = labelling_of(config)
-        label_s = max(cost_s(partial(label_once, name, golden), clock) for name, golden in goldens.items())
+        label_s = max(cost_s(partial(label_once, name, golden), own_clock) for name, golden in goldens.items())
         engine = BoxEngine(
             replace(
                 engine_config(config, label_s * labelling.views), speed=measured_speed(config, folder, backend, say),
@@ -174,6 +174,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 steps=steps,
                 trials_at_once=config.window.profile_at_once if backend.name == "lanes" else 1,
                 profile_halving=config.window.profile_halving,
+                widths=wide.widths if wide is not None else nullcontext,
             )  # fmt: skip
         )
         if processes is not None:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scheduler.decide.inputs import Clock, Name, Strict, Table, no_doubles, parse
 from scheduler.fluid.layout import Layout
-from scheduler.fluid.packing import GAIN_MIN, alpha_of, beta_of, memory_cap, packing_gains, share_max, share_max_of, width_max
+from scheduler.fluid.packing import GAIN_MIN, alpha_of, beta_of, memory_cap, packing_gains, share_max, share_max_of, widest
 from scheduler.fluid.plan import GroupPlan, Way, plan_group
 from scheduler.fluid.simulate import Rules, Stage
 from scheduler.fluid.types import Pool, Trial, Width, time_s
@@ -72,7 +72,9 @@ class FluidInput(Strict):
     width_max: int | None = Field(
         None, ge=1, le=MAX_WIDTH, description="d: most GPUs of one trial; null: from what was measured, else 1"
     )
-    gain_min: float = Field(GAIN_MIN, ge=0, lt=1, description="O_th: least part of the time that a co-resident must save")
+    gain_min: float = Field(
+        GAIN_MIN, ge=0, lt=1, description="O_th: least part of the time that a co-resident, or a second GPU, must save"
+    )
     measured: MeasuredInput = Field(default_factory=MeasuredInput, description="overheads of these trials, as measured")
     memory: MemoryInput | None = Field(None, description="caps c; null: memory is no limit")
     epsilon_s: Seconds = Field(0.0, description="what a change of width costs a trial")
@@ -255,7 +257,8 @@ def _pool(given: FluidInput) -> tuple[Pool, PackingAnswer]:
         c = share_max_of(max(alphas), gain_min=given.gain_min, most=MAX_SHARE) if alphas and not packed else c
     if d is None:
         beta = beta_of(scaled) if len(scaled) > 1 else max(betas, default=None)
-        d = 1 if beta is None else width_max(beta, most=min(given.gpus, len(scaled) if scaled else MAX_WIDTH))
+        most = min(given.gpus, len(scaled) if scaled else MAX_WIDTH)
+        d = 1 if beta is None else widest(beta, most=most, gain_min=given.gain_min)
     pool = Pool(gpus=given.gpus, share_max=min(c, cap or c), width_max=d)
     packing = PackingAnswer(
         alpha=alpha_of(packed[: max(2, pool.share_max)]) if len(packed) > 1 else None,

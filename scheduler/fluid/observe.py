@@ -14,16 +14,20 @@ for half a second makes one of the two look bad. So:
 'Yes' is believed sooner than 'no': trials at once that do not pay take about as long as one after the other, while trials that run one
 by one and need not cost up to (c - 1) / c of the time. For the same reason c + 1 is looked at again soon, c rarely.
 
+How much wider trials gain is asked in the same way (`Scaling`): the same batches on one device and on two, in turns; and whenever a real
+trial has run an epoch on one and another on more.
+
 What we changed: the text profiles once, on resources set apart for it.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.fluid.packing import GAIN_MIN, packing_gains
+from scheduler.fluid.packing import GAIN_MIN, beta_of, packing_gains, widest
 from scheduler.fluid.types import ROUNDING
 
 #: Iterations of each lane of a turn that do not count, because the number of trials at once has just changed, and those that do. An even
@@ -34,6 +38,8 @@ LEAD_YES, LEAD_NO, ROUNDS_MOST = 2, 3, 7
 LOOK_MOST = 250
 #: Iterations until c + 1, and until c, is looked at again for the first time.
 AGAIN_MORE, AGAIN_FEWER = 50, 400
+#: Newest comparisons of widths that count; trials until a width that did not pay is measured again for the first time.
+COMPARED, AGAIN_WIDE = 9, 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,13 +165,7 @@ class Packing:
 
     def _verdict(self) -> bool | None:
         """None: another round."""
-        yes = sum(map(self._says_yes, self._gains))
-        no = len(self._gains) - yes
-        if yes - no >= LEAD_YES:
-            return True
-        if no - yes >= LEAD_NO:
-            return False
-        return yes > no if len(self._gains) >= ROUNDS_MOST else None
+        return verdict_of([self._says_yes(gain) for gain in self._gains])
 
     def _says_yes(self, gain: float) -> bool:
         return gain > self._gain_min + ROUNDING
@@ -196,6 +196,65 @@ class Packing:
             self._look(self.chosen + 1)
         elif self.chosen > 1 and self._until["fewer"] <= 0:
             self._look(self.chosen)
+
+
+def verdict_of(rounds: Sequence[bool]) -> bool | None:
+    """What rounds say together; None: too little yet."""
+    yes = sum(rounds)
+    no = len(rounds) - yes
+    if yes - no >= LEAD_YES:
+        return True
+    if no - yes >= LEAD_NO:
+        return False
+    return yes > no if len(rounds) >= ROUNDS_MOST else None
+
+
+class Scaling:
+    """beta of one architecture's trials, and how wide they may be. Changes in place. most: devices there are."""
+
+    def __init__(self, most: int, *, gain_min: float = GAIN_MIN) -> None:
+        self.most, self._gain_min = most, gain_min
+        self._betas: deque[float] = deque(maxlen=COMPARED)
+        self._rounds: list[bool] = []
+        self._looks, self._left = 0, 0
+
+    @property
+    def asks(self) -> bool:
+        """Whether a comparison is wanted now."""
+        return self.most > 1 and self._left <= 0
+
+    @property
+    def beta(self) -> float:
+        """Of the newest comparisons; 1 before the first."""
+        return statistics.median(self._betas) if self._betas else 1.0
+
+    @property
+    def width_max(self) -> int:
+        """d; 1 as long as nothing was compared."""
+        return widest(self.beta, most=self.most, gain_min=self._gain_min) if self._betas else 1
+
+    def compared(self, one_s: float, wide_s: float, *, width: int = 2) -> None:
+        """The same work took one_s on one device, and wide_s on `width`, a moment apart."""
+        if not (one_s > 0 and wide_s > 0 and width > 1):
+            return
+        self._betas.append(beta_of([one_s] * (width - 1) + [wide_s]))
+        if not self.asks:
+            return
+        self._rounds.append(wide_s < (1 - self._gain_min) * one_s)
+        verdict = verdict_of(self._rounds)
+        if verdict is not None:
+            self._settled()
+
+    def begun(self) -> None:
+        """A trial of this architecture begins. While wider ones do not pay, they are measured again some day."""
+        if self._left > 0 and self.width_max == 1:
+            self._left -= 1
+
+    def _settled(self) -> None:
+        self._left = AGAIN_WIDE * 2**self._looks
+        self._looks += 1
+        self._betas = deque(list(self._betas)[-len(self._rounds) :], maxlen=COMPARED)
+        self._rounds = []
 
 
 def _with(ratio: float, level: int) -> Sequence[float]:

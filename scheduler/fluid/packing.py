@@ -6,6 +6,7 @@
 O^p is what the p-th trial saves of the group's time: with O^p = 0, p at once take as long as p - 1 at once and one after them. The value
 of O_th is not given; ours is 0.1. The text knows no memory: c is capped by what Salus's admission lets in (`memory_cap`). d is the
 widest before a further GPU stops helping, as measured by beta; the text estimates it before (Paleo), the released code has constants.
+Ours (`widest`) goes on to two GPUs where those still save as much as a co-resident must.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ def width_max(beta: float, *, most: int) -> int:
     while d < most and beta * (d + 1) < d + 2 - ROUNDING:
         d += 1
     return d
+
+
+def widest(beta: float, *, most: int, gain_min: float = GAIN_MIN) -> int:
+    """d as it is used: `width_max`, but 2 where the text's range ends at 1 and two GPUs still save more than gain_min of the time. With
+    two of them there is no third that would have to help as well."""
+    d = width_max(beta, most=most)
+    return 2 if d == 1 and most >= 2 and beta / 2 < 1 - gain_min - ROUNDING else d
 
 
 def fastest_width(beta: float, *, most: int) -> int:

@@ -1,6 +1,9 @@
 """Fluid: the card's examples, and the makespan of an 18-configuration trial group at once, one per core and one by one, as ratios.
 
-Run: driftbox bench fluid [--model mobilenetv2@64] [--rounds 3] [--lanes 2] [--pictures 20] [--epochs 1,3,6] [--examples]
+Run: driftbox bench fluid [--model mobilenetv2@64] [--rounds 3] [--lanes 2] [--pictures 20] [--epochs 1,3,6] [--examples] [--widths]
+
+--widths: instead of the group of 18, profiles of one and of three families as a box runs them, each trial on one core, and as wide as
+StaticFluid and DynamicFluid make it by the beta that was measured (docs/trials.md).
 
 The group is Ekya's (papers/ekya.md section 5): last layers or all layers, data fraction 0.1, 0.5, 1, epochs 5, 15, 30 (here 1, 3, 6):
 18 real trainings of a real network, each a trial of its own, one thread each. Ways, in turns within a round, so that what else the
@@ -38,11 +41,14 @@ from configs.errors import WeightsError
 from models.detector import Detector
 from models.fake import scripted_image
 from models.labelled import LabelledImage
+from models.microprofile_run import ProfileGroup
 from models.retrain import n_used, retrain, student
 from models.tasks.base import Task
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
 from models.trial_pack import PackReport, Piece, run_packed
+from models.wide import CPU, Ranks
+from models.wide_trials import WideTrials
 from scheduler.fluid import AS_PRINTED, Pool, Trial, fifo, fluid, leftover_widths, packing_gains, plan_group, share_max
 from scheduler.fluid.groups import Report, SuccessiveHalving, group_of
 from scheduler.fluid.observe import Verdict
@@ -96,7 +102,7 @@ class Queue:
     def __init__(self, pieces: Sequence[Training]) -> None:
         self._waiting, self._running = list(pieces), 0
 
-    def take(self, room: int = 1) -> Piece | None:
+    def take(self, room: int = 1, alone: bool = False) -> Piece | None:
         if not self._waiting:
             return None
         self._running += 1
@@ -236,6 +242,69 @@ def _predicted(alone: Run, packed: PackReport, lanes: int) -> None:
     print(f"predicted ratios, one device: {shown} -> {plan.way}")
 
 
+# --- widths ---------------------------------------------------------------------------------------------------------------
+
+
+def families(count: int) -> list[RetrainConfig]:
+    return [RetrainConfig(name=f"all-{i}", epochs=4, batch=4, layers_frac=1.0, lr=3e-4 * (1 + i)) for i in range(count)]
+
+
+def measure_widths(bench: Bench, rounds: int) -> None:
+    ranks = Ranks([CPU] * bench.lanes)
+    try:
+        while not ranks.ready():
+            time.sleep(0.1)
+        trials = WideTrials(ranks)
+        with trials.of_a_job() as widths:
+            assert widths is not None
+            config = families(1)[0]
+            for _ in widths.compare(bench.serving.clone(), bench.samples, config, seed=0, task=bench.task):
+                pass
+            arch = bench.serving.spec.arch
+            print(
+                f"measured: beta {widths.beta(arch):.2f}, so that a trial may have {widths.width_max(arch)} of {bench.lanes} cores"
+            )
+        for count in (1, 3):
+            found = [
+                (_profiled(bench, trials, count, wide=False), _profiled(bench, trials, count, wide=True)) for _ in range(rounds)
+            ]
+            for (one_s, _, one), (wide_s, used, wide) in found:
+                apart = max(abs(a - b) for a, b in zip(one, wide, strict=True))
+                said = f"one core each {one_s:.1f} s, as wide as pays {wide_s:.1f} s: {wide_s / one_s:.2f}; widths of the epochs {used}"
+                print(
+                    f"families {count}: {said}; qualities at most {apart:.3f} apart; load {os.getloadavg()[0]:.1f}", flush=True
+                )
+            print(f"  beta {trials.scaling(arch).beta:.2f} by then; a change takes {trials.epsilon_s:.2f} s")
+    finally:
+        ranks.close()
+
+
+def _profiled(bench: Bench, trials: WideTrials, count: int, *, wide: bool) -> tuple[float, str, list[float]]:
+    """(seconds, widths of all epochs in the order of their beginning, qualities)."""
+    lanes, begun = min(bench.lanes, count), list[int]()
+    with trials.of_a_job() as widths:
+        group = ProfileGroup(
+            bench.serving, bench.samples, bench.samples[:6], families(count), epochs=4, data_frac=1.0, budget_gpu_s=1e9, seed=0,
+            timer=time.thread_time, task=bench.task, apart=True, widths=widths if wide else None, lanes=lanes,
+        )  # fmt: skip
+        for _ in group.prelude():
+            pass
+        take = group.take
+
+        def noted(room: int = 1, alone: bool = False) -> Piece | None:
+            piece = take(room, alone)
+            begun.extend([piece.width] if piece is not None else [])
+            return piece
+
+        group.take = noted  # type: ignore[method-assign]
+        report = run_packed(
+            group, [OpenGate() for _ in range(lanes)], seats=bench.lanes if wide else None,
+            on_thread=lambda gate: torch.set_num_threads(1),
+        )  # fmt: skip
+        group.close()
+    return report.wall_s, "".join(map(str, begun)), [q for trial in group.results() for q in trial.quality]
+
+
 # --- the card ---------------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +368,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=2, help="most trials at once")
     parser.add_argument("--pictures", type=int, default=20)
     parser.add_argument("--epochs", default="1,3,6", help="three numbers, for the card's 5, 15 and 30")
+    parser.add_argument("--widths", action="store_true", help="trials on several cores")
     parser.add_argument("--examples", action="store_true", help="only the card's examples")
     options = parser.parse_args()
     examples()
@@ -309,9 +379,13 @@ def main() -> None:
     pictures = [LabelledImage(image=image, labels=labels) for image, labels in map(scripted_image, range(options.pictures))]
     configs = configurations([int(n) for n in options.epochs.split(",")])
     cores = len(os.sched_getaffinity(0))
-    print(f"\n{serving.spec.arch}@{serving.spec.input_px}: {len(configs)} trials on {options.pictures} pictures; {cores} cores")
+    what = "profiles" if options.widths else f"{len(configs)} trials"
+    print(f"\n{serving.spec.arch}@{serving.spec.input_px}: {what} on {options.pictures} pictures; {cores} cores")
     bench = Bench(serving=serving, task=task, samples=pictures, configs=configs, lanes=options.lanes)
-    measure(bench, options.rounds)
+    if options.widths:
+        measure_widths(bench, options.rounds)
+    else:
+        measure(bench, options.rounds)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ tests/integration/test_wide_trials_in_processes.py."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -45,7 +46,41 @@ def test_the_weights_are_those_of_one_gpu(ranks: Ranks) -> None:
 
 def test_beta_is_measured(ranks: Ranks, caplog: pytest.LogCaptureFixture) -> None:
     detector = DETECTION.load("tinydet-edge", device="cuda")
-    with caplog.at_level(logging.INFO, logger="driftbox"), WideTrials(ranks).of_a_job() as trainer:
-        list(trainer(detector, pictures(32), replace(CONFIG, batch=16), seed=5))
+    with caplog.at_level(logging.INFO, logger="driftbox"), WideTrials(ranks, narrow_here=False).of_a_job() as widths:
+        assert widths is not None
+        until(widths.ready)
+        list(widths.compare(detector, pictures(32), replace(CONFIG, batch=16), seed=5))
     print(caplog.text)
     assert "beta" in caplog.text
+
+
+def test_a_training_moves_between_the_gpus(ranks: Ranks) -> None:
+    """An epoch on one of them, two on both, one on one: the losses are those of a training that stays."""
+    samples, config = pictures(10), replace(CONFIG, epochs=4)
+    stays, goes = (DETECTION.load("tinydet-edge", device="cuda") for _ in range(2))
+    losses = [step.epoch_loss for step in retrain(stays, samples, config, seed=5) if step.epoch_loss is not None]
+    told: list[float] = []
+    with WideTrials(ranks, narrow_here=False).of_a_job() as widths:
+        assert widths is not None
+        until(widths.ready)
+        steps = widths.train(goes, samples, config, seed=5)
+        for width in (1, 2, 2, 1):
+            steps.width = width
+            told.append(next(step.epoch_loss for step in steps if step.epoch_loss is not None))
+        steps.close()
+    assert told == pytest.approx(losses, rel=0.02), "half precision rounds"
+
+
+def test_two_trainings_on_a_gpu_each_at_the_same_time(ranks: Ranks) -> None:
+    samples = pictures(6)
+    detectors = [DETECTION.load("tinydet-edge", device="cuda") for _ in range(2)]
+    first, second = (ranks.retrain(detector, samples, CONFIG, seed=5, width=1) for detector in detectors)
+    told = list(zip(first, second, strict=True))
+    assert all(one.loss == pytest.approx(other.loss, rel=0.02) for one, other in told)
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 300.0
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)

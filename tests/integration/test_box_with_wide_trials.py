@@ -11,6 +11,7 @@ import pytest
 
 from configs.schema import GpusSection
 from edge.clock import SystemClock
+from edge.gpu.nvml import Survey
 from edge.wiring.wide import wide_of
 from scheduler import events as ev
 from tests.support.fakes import put_fakes_in_the_zoo
@@ -19,11 +20,15 @@ from tests.support.live_box import CONFIG, LiveBox
 pytestmark = pytest.mark.slow
 
 
+def no_gpus() -> Survey:
+    raise AssertionError("cores have no driver to be asked")
+
+
 def test_a_window_with_trials_on_two_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_fakes_in_the_zoo(monkeypatch)
-    wide = wide_of(GpusSection(trial_width=2, capacity_pct=200), SystemClock())
+    wide = wide_of(GpusSection(trial_width=2, capacity_pct=200), SystemClock(), no_gpus)
     assert wide is not None
     monkeypatch.setattr("tests.support.live_box.here", wide.steps)
     monkeypatch.setattr("tests.support.live_box.SettableClock", lambda: wide.clock)
@@ -34,7 +39,7 @@ def test_a_window_with_trials_on_two_cores(
             LiveBox(tmp_path / "data", {"a": "fake"}, config=replace(CONFIG, capacity_pct=200)) as box,
         ):
             box.wait_for(ev.SwapDone, "a")
-            box.wait(lambda: "trials of fake are trained on" in caplog.text, "the processes have started, and were measured")
+            box.wait(lambda: "trials of fake may have" in caplog.text, "the processes have started, and were measured")
             seen = len(box.seen(ev.ProfileDone))
             box.wait(lambda: len(box.seen(ev.ProfileDone)) > seen, "a profile is done after that")
             profiled = box.seen(ev.ProfileDone)[-1]

@@ -33,6 +33,7 @@ from models.retrain import Bookmark, Step, retrain
 from models.tinydet import TinyDetector
 from models.wide import Ranks
 from models.wide_trials import WideTrials
+from scheduler.fluid.observe import LEAD_YES
 from scheduler.types import RetrainConfig
 from tests.unit.edge.test_profile_at_once import HOW, samples
 
@@ -226,7 +227,8 @@ def test_a_profiling_job_on_two_cores_comes_to_the_same_trials(shared: Ranks, mo
     clock = RemoteClock(SystemClock())
     monkeypatch.setattr(shared, "_elsewhere", clock.elsewhere)
     trials = WideTrials(shared)
-    trials._pays["fake-edge"] = True
+    for _ in range(LEAD_YES):
+        trials.scaling(FakeDetector().spec.arch).compared(1.0, 0.5)
     backend = LaneBackend(capacity_pct=200, clock=clock)
     lane = backend.open_lane("p")
     backend.set_shares({"p": 200.0})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Generator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +20,12 @@ from edge.jobs.profile import ProfiledAtOnce, profile_at_once
 from edge.live_jobs import LiveJobs
 from models.fake import FakeDetector
 from models.microprofile_run import LENDING_EPOCHS
+from models.retrain import Step, retrain
 from models.tasks.detection import DETECTION
+from models.wide_trials import WideTrials
 from scheduler.commands import StartProfiling
 from scheduler.events import ProfileDone
+from scheduler.fluid.observe import LEAD_YES
 from scheduler.types import Detections, RetrainConfig
 from tests.support.keeping import Keeping
 from tests.support.memory_samples import MemorySamples
@@ -122,13 +127,14 @@ def test_cancelling_stops_every_lane() -> None:
     backend.close()
 
 
-def profiled(trials_at_once: int, members: bool = True, lend: bool = False) -> ProfileDone:
+def profiled(trials_at_once: int, members: bool = True, lend: bool = False, widths: Any = nullcontext) -> ProfileDone:
     """The command that the engine gives, carried out on a live box's lanes."""
     backend = LaneBackend(capacity_pct=200)
     given = Members(backend) if members else None
     parts = SimpleNamespace(
         samples=samples(), shelf=SimpleNamespace(detector=lambda version: Keeping(skill=0.4)), scoring=jobs.Scoring(),
         seed=1, replay_windows=1, trials_at_once=trials_at_once, profile_halving=False, steps=jobs.here,
+        widths=widths,
     )  # fmt: skip
     live: Any = LiveJobs(parts, on_epoch=lambda *_: None, task_of=lambda _: DETECTION, members=given)  # type: ignore[arg-type]
     command = StartProfiling(
@@ -168,3 +174,50 @@ def test_the_box_hears_the_same_whatever_ran_at_once() -> None:
     assert shown[0] == shown[1] == shown[2]
     assert {event.n_train for event in (plain, packed, alone)} == {18}
     assert all(event.gpu_s > 0 for event in (plain, packed, alone))
+
+
+class HereTwice:
+    """As `models.wide.Ranks` of two devices, training in this process."""
+
+    width = 2
+
+    def __init__(self) -> None:
+        self.widths: list[int] = []
+
+    def ready(self) -> bool:
+        return True
+
+    def retrain(self, *given: Any, width: int, **how: Any) -> Generator[Step, None, None]:
+        self.widths.append(width)
+        return retrain(*given, **how)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("trials_at_once", [2, 3])
+def test_the_box_hears_the_same_whatever_the_widths(trials_at_once: int) -> None:
+    """Two devices that pay: the trial that is left alone has both, and every family ends as it would on one."""
+    devices = HereTwice()
+    trials = WideTrials(devices)
+    for _ in range(LEAD_YES):
+        trials.scaling(Keeping(skill=0.4).spec.arch).compared(1.0, 0.5)
+    wide = profiled(trials_at_once, widths=trials.of_a_job)
+    plain = profiled(1)
+    assert [(t.config.name, t.quality) for t in wide.trials] == [(t.config.name, t.quality) for t in plain.trials]
+    assert set(devices.widths) <= {2}
+    with trials.of_a_job() as again:
+        assert again is not None, "the job gave them back"
+
+
+def test_a_wide_lane_has_the_share_of_all_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LaneBackend(capacity_pct=300)
+    told: list[dict[str, float]] = []
+    monkeypatch.setattr(backend, "set_shares", lambda shares: told.append(dict(shares)))
+    members, own = Members(backend), backend.open_lane("p")
+    with members.lanes("p", own, 3):
+        members.set_shares({"p": 300.0})
+        members.divide("p", (1, 1, 2))
+        assert told[-1] == {"p": 0.0, "p+1": pytest.approx(200.0), "p+2": pytest.approx(100.0)}
+        members.divide("p", (0, 0))
+        assert told[-1] == {"p": 300.0, "p+1": 0.0, "p+2": 0.0}
+    backend.close()

@@ -44,7 +44,7 @@ class Listed:
         self.pieces, self.limit, self.running = pieces, limit, 0
         self.ended_in_order: list[str] = []
 
-    def take(self, room: int = 1) -> Piece | None:
+    def take(self, room: int = 1, alone: bool = False) -> Piece | None:
         if not self.pieces or self.running >= self.limit:
             return None
         self.running += 1
