@@ -29,6 +29,7 @@ import models.torch_compat  # noqa: F401  (before torchvision, for the rehearsal
 from configs.errors import DriftboxError, JobCancelled, JobError
 from edge.gpu.base import ComputeBackend, Lane, Role
 from scheduler.salus.types import MemoryNeed
+from tests.benchmarks.gpu_static_partitions import measure as measure_partitions
 
 Step = Callable[[], object]
 
@@ -811,6 +812,13 @@ def _standby(table: Table, env: Mapping[str, str]) -> None:
         )  # fmt: skip
 
 
+def mps_static(machine: Machine, table: Table) -> None:
+    """Static partitions, where the driver has them."""
+    if machine.rehearse:
+        return
+    measure_partitions(table.add, f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+
+
 #: name -> (section, seconds it may take)
 SECTIONS: dict[str, tuple[Callable[[Machine, Table], None], float]] = {
     "facts": (facts, 40),
@@ -823,6 +831,7 @@ SECTIONS: dict[str, tuple[Callable[[Machine, Table], None], float]] = {
     "memory": (memory, 60),
     "resident": (resident, 80),
     "mps": (mps, 45),
+    "mps_static": (mps_static, 60),
     "fluid": (fluid, 60),
     "precision": (precision, 40),
     "serving": (serving, 90),
