@@ -51,13 +51,14 @@ def pooling(demo: Demo) -> str:
 
 
 def ended_how(row: dict[str, Any], words: list[dict[str, Any]]) -> str:
-    """How a rollout went that goes no further, and what each gate said. Failed: no gate let the model in."""
+    """How a rollout went that goes no further, and what each gate said. Counted is what the controller took in: a box that knows already
+    that the rollout has ended says nothing of it any more. Failed: no gate let the model in."""
     told = ", ".join(map(reading.told_word, words))
-    serving = sum(word["stage"] == "serving" for word in words)
+    serving = row["counts"]["serving"]
     if not serving:
         raise Failed(f"no gate let the model in: {told}")
     why = "" if row["state"] == "done" else f" ({row['reason']})"
-    return f"{serving} of {len(words)} gates let it in: {told}; the rollout is {row['state']}{why}"
+    return f"{serving} of {sum(row['counts'].values())} gates let it in: {told}; the rollout is {row['state']}{why}"
 
 
 def decided(view: dict[str, Any]) -> str:
