@@ -203,9 +203,8 @@ class _Run:
                     if piece is not None:
                         self._enter(lane, piece)
                         return piece
-                    self._stuck(lane)
-                    if self._over():
-                        return None
+                    if self._stuck():
+                        continue
                 self._changed.wait()
 
     def _over(self) -> bool:
@@ -231,11 +230,13 @@ class _Run:
         turn = self._packing.turn
         return lane in turn if turn else lane < self._active
 
-    def _stuck(self, lane: int) -> None:
+    def _stuck(self) -> bool:
         """A lane that is to be measured finds nothing: those that wait for it would wait for ever, and there is nothing to compare."""
-        if self._packing.turn:
+        looks = self._packing.turn is not None
+        if looks:
             self._packing.give_up()
             self._settle()
+        return looks
 
     def _enter(self, lane: int, piece: Piece) -> None:
         self._busy[lane] = piece.width

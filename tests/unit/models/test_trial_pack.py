@@ -278,3 +278,83 @@ def test_a_checkpoint_is_that_of_the_threads_own_lane() -> None:
     thread.join()
     current()
     assert (mine.checked, other.checked) == (1, 2)
+
+
+# --- pieces that are wider than a device ------------------------------------------------------------------------------
+
+
+class Wide(Listed):
+    """Gives the first piece that fits; keeps what was free, and whether it was to run alone."""
+
+    def __init__(self, pieces: list[Stretch], seats: int) -> None:
+        super().__init__(pieces)
+        self.seats, self.used, self.asked = seats, 0, list[tuple[int, bool]]()
+
+    def take(self, room: int = 1, alone: bool = False) -> Piece | None:
+        self.asked.append((room, alone))
+        assert 1 <= room <= self.seats - self.used, "never more than is free"
+        piece = next((p for p in self.pieces if p.width <= room), None)
+        if piece is None:
+            return None
+        self.pieces.remove(piece)
+        self.running += 1
+        self.used += piece.width
+        return piece
+
+    def ended(self, piece: Piece) -> None:
+        super().ended(piece)
+        self.used -= piece.width
+
+
+def wide_stretches(widths: list[int], n: int, done: list[tuple[str, int]]) -> list[Stretch]:
+    pieces = stretches([n] * len(widths), done)
+    for piece, width in zip(pieces, widths, strict=True):
+        piece.width = width
+    return pieces
+
+
+@pytest.mark.parametrize("share", [None, 2, 3])
+@pytest.mark.parametrize("widths", [[1, 2, 1, 3, 1], [3, 3, 3], [2, 2, 2, 1, 1, 1], [1] * 5])
+def test_wide_pieces_have_their_seats_and_all_is_done_once(widths: list[int], share: int | None) -> None:
+    done: list[tuple[str, int]] = []
+    work = Wide(wide_stretches(widths, 120, done), seats=3)
+    report = pack(work, Device(lambda p: 1.0), 3, share=share, seats=3)
+    assert report.iterations == 120 * len(widths)
+    assert (work.used, work.done) == (0, True)
+    for i in range(len(widths)):
+        assert [at for trial, at in done if trial == f"t{i}"] == list(range(120))
+
+
+def test_a_single_lane_is_offered_all_seats_and_told_that_it_is_alone() -> None:
+    work = Wide(wide_stretches([2, 1], 5, []), seats=2)
+    pack(work, Device(lambda p: 1.0), 1, seats=2)
+    assert {alone for _, alone in work.asked} == {True}
+    assert {room for room, _ in work.asked} == {2}
+    beside = Wide(wide_stretches([1, 1], 5, []), seats=2)
+    pack(beside, Device(lambda p: 1.0), 2, share=2)
+    assert {alone for _, alone in beside.asked} == {False}
+
+
+def test_where_one_at_a_time_was_found_to_pay_a_piece_may_have_all_seats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of tiny operations: two at once bring nothing, and what begins after that is told so."""
+    done: list[tuple[str, int]] = []
+    work = Wide(stretches([60] * 12, done), seats=2)
+    run_packed(work, Levelled(lambda p: float(p), monkeypatch).gates(2))
+    assert (2, True) in work.asked
+
+
+def test_the_lane_of_a_wide_piece_is_named_as_often_as_it_is_wide() -> None:
+    told: list[tuple[int, ...]] = []
+    work = Wide(wide_stretches([2, 1], 40, []), seats=3)
+    pack(work, Device(lambda p: 1.0), 2, share=2, seats=3, on_turn=lambda turn: told.append(tuple(turn)))
+    assert {turn.count(lane) for turn in told for lane in turn} >= {2}
+    assert all(sum(turn.count(lane) for lane in set(turn)) <= 3 for turn in told)
+
+
+def test_nothing_is_looked_at_while_a_wide_piece_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations of several devices are not comparable with those of one."""
+    done: list[tuple[str, int]] = []
+    work = Wide(wide_stretches([1, 1, 2, 2, 2], 200, done), seats=2)
+    report = run_packed(work, Levelled(lambda p: float(p), monkeypatch).gates(2), seats=2)
+    assert report.iterations == 1000
+    assert all(gain == pytest.approx(0.0) for verdict in report.verdicts for gain in verdict.gains)
