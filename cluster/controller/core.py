@@ -27,6 +27,7 @@ from cluster.controller.round import RoundRules, Settled, iso_utc, place, settle
 from cluster.controller.services import ControllerStatus, EngineStatus
 from cluster.controller.store import FleetStore, Kept
 from cluster.placement.plan import Intent, carry_out, plan_placement
+from cluster.placement.sight import has_listened
 from cluster.types import FleetState, Performance
 from configs.errors import UsageError
 from scheduler.fleet.codec import decode, encode
@@ -132,6 +133,7 @@ class Controller:
         self._online: dict[str, bool] = {}  # by topic: what boxes' wills and births said, also while we stood by
         self._reason = "it has not begun"
         self._version, self._changed = 0, threading.Condition()
+        self._listened = False
 
     # --- asked by others ----------------------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class Controller:
         self._alarms = parts.store.open_alarms()
         self._to_tell, self._to_clear, self._settled, self._urgent = set(), set(), None, frozenset()
         self._since_utc_s, self._connection, self._reason = now_s, -1, ""
-        self._due = dict.fromkeys(self._due, 0.0)
+        self._due, self._listened = dict.fromkeys(self._due, 0.0), False
         log.info("this controller is in charge, term %d", term)
 
     def _note(self, heard: list[Incoming]) -> None:
@@ -382,6 +384,11 @@ class Controller:
         self._reason = ""
         if parts.lease.holds() and self._is_due("heartbeat", parts.monotonic_s(), HEARTBEAT_S):
             parts.link.say(CONTROLLER_TOPIC, self._heartbeat())
+        # Its data may be an old copy: boxes know better who watches what (`cluster.placement.handoff`), so they are heard first.
+        self._listened = self._listened or has_listened(self._kept.known.state, parts.utc_s())
+        if not self._listened:
+            self._reason = "it has just begun: boxes are heard before they are told anything"
+            return
         for topic in sorted(self._to_clear):
             if parts.lease.holds() and parts.link.say(f"{topic}/desired", b""):
                 self._to_clear.discard(topic)

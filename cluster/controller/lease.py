@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.controller.database import FleetDatabase
-from configs.errors import DriftboxError
+from configs.errors import DriftboxError, EnvironmentLacking
 
 LEASE = "controller"
+#: In a holder's note, before what tells its fleet from others.
+OF_FLEET = ", fleet "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,17 +136,25 @@ class LeaseKeeper:
                 self.why = f"the lease cannot be asked for: {error.message}"
 
     def begin(self) -> None:
-        """The first look, at the door: a store that cannot be used is an error here."""
+        """The first look, at the door: a store that cannot be used is an error here, and so is a lease that another fleet holds: a
+        stand-by with another authority would take over a fleet whose boxes it cannot reach."""
         with self._lock:
-            self._ask(self._monotonic_s())
+            found = self._ask(self._monotonic_s())
+        theirs, ours = (note.partition(OF_FLEET)[2] for note in (found.note, self._note))
+        if not found.mine and theirs and ours and theirs != ours:
+            raise EnvironmentLacking(
+                f"controller {found.holder} of another fleet holds the lease (its fleet {theirs}, ours {ours})", subject="lease",
+                remedy="a stand-by needs a copy of its data folder, ca/ included; a fleet of its own another lease.name",
+            )  # fmt: skip
 
-    def _ask(self, now_s: float) -> None:
+    def _ask(self, now_s: float) -> Held:
         found = self._store.take(self.id, lasts_s=self.times.lasts_s, note=self._note, above=self._above)
         if not found.mine:
             where = f" at {found.note}" if found.note else ""
             self._term, self.why = 0, f"controller {found.holder} is in charge{where} (term {found.term})"
-            return
+            return found
         self._term, self._until_s, self.why = found.term, now_s + self.times.lasts_s - self.times.margin_s, ""
+        return found
 
     def heard(self, other: str, term: int, *, live: bool) -> None:
         """Another controller writes, or has written, by `term`. With a higher one it has taken over, whatever our store says: a lease of

@@ -22,7 +22,7 @@ from cluster.controller.core import Controller, Parts, PlannerBeside
 from cluster.controller.database import NAME, FleetDatabase
 from cluster.controller.history import FleetHistory
 from cluster.controller.http import make_app
-from cluster.controller.lease import LeaseKeeper, LeaseStore, LeaseTimes
+from cluster.controller.lease import OF_FLEET, LeaseKeeper, LeaseStore, LeaseTimes
 from cluster.controller.link import MqttLink
 from cluster.controller.live import FleetActions, LiveServices
 from cluster.controller.membership import Membership
@@ -182,7 +182,8 @@ class RunningController:
         self.link = MqttLink(mqtt, f"driftbox-fleet-{secrets.token_hex(4)}", wake=self._wake.set)
         keeper = LeaseKeeper(
             leases, secrets.token_hex(6), clock.monotonic_s,
-            times=options.lease_times or LeaseTimes.of(options.config.lease.lasts_s), note=self.url,
+            times=options.lease_times or LeaseTimes.of(options.config.lease.lasts_s),
+            note=f"{self.url}{OF_FLEET}{self.folder.authority.fingerprint[:12]}",
         )  # fmt: skip
         stack.callback(keeper.give)
         rules = replace(
@@ -209,6 +210,11 @@ class RunningController:
         self.link.start()
         stack.callback(self.link.stop)
         keeper.begin()
+        if options.config.lease.store != "file":
+            self._say(
+                f"the lease is in {lease_told(options.config)}, which carries no data: a stand-by elsewhere needs a copy of"
+                f" {options.data_dir}, ca/ included; what was decided since the copy was made is lost when it takes over"
+            )
         if self._carrier is not None:
             self._carrier.start()
             stack.callback(self._carrier.stop)

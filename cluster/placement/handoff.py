@@ -17,7 +17,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cluster.placement.sight import UNDER_WAY, Patience, is_dead, labels_stay, lease_of, parcel_id, told_up_to_s, word_of
+from cluster.placement.sight import (
+    UNDER_WAY,
+    Patience,
+    has_listened,
+    is_dead,
+    labels_stay,
+    lease_of,
+    parcel_id,
+    told_up_to_s,
+    word_of,
+)
 from cluster.types import CameraLease, FleetState, Handoff, Phase
 from scheduler.fleet.types import CameraKey, CameraOrder, Role
 
@@ -49,7 +59,7 @@ class Advanced:
 def advance_handoffs(state: FleetState, rules: HandoffRules, now_utc_s: float) -> Advanced:
     """Takes every handoff as far as what is known allows, forgets old ones, and says what every box is to do with cameras. Called with
     every report that came and every round; calling it twice changes nothing more."""
-    said = []
+    state, said = _caught_up(state, now_utc_s)
     for camera in sorted(state.handoffs):
         while True:
             after = _STEPS[state.handoffs[camera].phase](state, state.handoffs[camera], rules, now_utc_s)
@@ -81,6 +91,48 @@ def begin_handoff(
     elif camera not in state.leases:
         state = _with_lease(state, lease)
     return _with_handoff(state, handoff)
+
+
+# --- what boxes know and this controller does not -----------------------------------------------------------------------
+
+
+def _caught_up(state: FleetState, now_utc_s: float) -> tuple[FleetState, list[str]]:
+    """A controller may begin with an old copy of its data: a back-up that was put back, a stand-by with a folder of its own. Cameras
+    have changed boxes since, by terms that it does not know; what it says by lower ones boxes take for the past, and a camera would be
+    watched by two, or by nobody. The home of a camera that was moved always has an order for it, so its word says how far terms
+    are; who owns by that term keeps the camera. Only a home is believed: one that lies harms its own cameras."""
+    said = []
+    for home, box in sorted(state.boxes.items()):
+        for word in box.report.confirmation.cameras if box.report is not None else ():
+            if word.camera.home == home and word.term > _newest_term(state, word.camera):
+                found = _newer_lease(state, word.camera, word.term, now_utc_s)
+                if found is not None:
+                    handoffs = {camera: other for camera, other in state.handoffs.items() if camera != word.camera}
+                    state = replace(_with_lease(state, found), handoffs=handoffs)
+                    said.append(f"{word.camera}: boxes know term {word.term}; box {found.box} owns it by term {found.term}")
+    return state, said
+
+
+def _newest_term(state: FleetState, camera: CameraKey) -> int:
+    handoff = state.handoffs.get(camera)
+    return max(lease_of(state, camera).term, handoff.term if handoff is not None else 0)
+
+
+def _newer_lease(state: FleetState, camera: CameraKey, term: int, now_utc_s: float) -> CameraLease | None:
+    """As it is by `term`; where nobody owns by it, the one that is known, above it. None: not all have been heard yet."""
+    lease = lease_of(state, camera)
+    words = {box_id: word_of(state, box_id, camera) for box_id in state.boxes}
+    owners = [box_id for box_id, word in words.items() if word is not None and (word.stage, word.term) == ("owning", term)]
+    if len(owners) == 1:
+        [owner] = owners
+        parcel = words[owner].parcel  # type: ignore[union-attr]
+        return replace(
+            lease, box=owner, term=term, since_utc_s=now_utc_s, parcel=parcel if parcel.startswith(f"{owner}.") else "", after_s=0.0,
+            standby="", standby_parcel="", cause="takeover" if owner != camera.home else "",
+        )  # fmt: skip
+    if not has_listened(state, now_utc_s):
+        return None
+    return replace(lease, term=term + 1, since_utc_s=now_utc_s, after_s=0.0)
 
 
 # --- the phases ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ from scheduler.fleet.types import CameraKey, CameraReport, CameraWord
 UNDER_WAY = ("prepare", "warm", "switch", "release")
 
 
+#: Boxes report every few seconds; whoever has said nothing after so long is not waited for.
+LISTEN_S = 15.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """gone_s: silence after which a box whose will says `offline` is taken for dead; hung_s: the same while its connection still
@@ -28,6 +32,12 @@ class Patience:
 def silence_s(state: FleetState, box: BoxView, now_utc_s: float) -> float:
     """How long the box has not been heard by a controller that listened."""
     return max(0.0, now_utc_s - max(box.seen_utc_s, state.listens_utc_s))
+
+
+def has_listened(state: FleetState, now_utc_s: float) -> bool:
+    """Whether every box that is there was heard since this controller listens, or had the time to be."""
+    since_s = state.listens_utc_s
+    return now_utc_s - since_s >= LISTEN_S or all(box.seen_utc_s >= since_s for box in state.boxes.values() if box.online)
 
 
 def is_dead(state: FleetState, box_id: str, patience: Patience, now_utc_s: float) -> bool:

@@ -81,7 +81,7 @@ def word_for(order: CameraOrder, here: Here) -> CameraWord:
     stage = _stage(order, here)
     return CameraWord(
         camera=order.camera, term=order.term, stage=stage, problem=here.problem, first_s=here.first_s, last_s=here.last_s,
-        parcel=here.kept if stage == "standby" else "",
+        parcel=here.kept if stage == "standby" else order.parcel if stage == "owning" else "",
     )  # fmt: skip
 
 

@@ -131,8 +131,8 @@ class Desired:
 class CameraWord:
     """How far a box is with a `CameraOrder`. stage: what is true now; problem: why it is not as ordered, '' it is or will be.
     first_s, last_s: capture time (the camera's own clock, seconds) of the first and last frame that this box has told of it in this
-    stay (warming, warm: analysed); None: none. parcel: with `standby`, the one it has at hand. leaving: it tells nothing more, and packs
-    the camera's state for the next owner."""
+    stay (warming, warm: analysed); None: none. parcel: with `standby`, the one it has at hand; with `owning`, its order's. leaving: it
+    tells nothing more, and packs the camera's state for the next owner."""
 
     camera: CameraKey
     term: int

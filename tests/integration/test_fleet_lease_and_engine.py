@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -140,12 +141,14 @@ def kubeconfig(folder: Path, cluster: FakeCluster) -> Path:
     return file
 
 
-def controller(folder: Path, port: int, changes: dict[str, dict[str, Any]]) -> RunningController:
+def controller(
+    folder: Path, port: int, changes: dict[str, dict[str, Any]], say: Callable[[str], None] = lambda text: None
+) -> RunningController:
     """With a broker at `port`, which need not be there."""
     given = MqttSection.model_validate({"enabled": True, "host": "127.0.0.1", "port": port, "prefix": folder.name})
     config = load_controller(None, changes)
     options = ServeOptions(data_dir=folder, host="127.0.0.1", port=0, broker=given, login=False, config=config)
-    return RunningController(options, say=lambda text: None)
+    return RunningController(options, say=say)
 
 
 def with_box(running: RunningController, box: str) -> None:
@@ -161,10 +164,20 @@ def test_the_lease_and_the_engine_of_kubernetes(tmp_path: Path) -> None:
             "lease": {"store": "kubernetes", "name": "north", "lasts_s": 4.0}, "engine": {"use": "kubernetes"},
             "kubernetes": {"kubeconfig": str(kubeconfig(tmp_path, cluster))},
         }  # fmt: skip
-        one, two = (controller(tmp_path / name, free_port(), asked) for name in ("one", "two"))
+        told: list[str] = []
+        one, two, stranger = (
+            controller(tmp_path / name, free_port(), asked, told.append) for name in ("one", "two", "stranger")
+        )
         one.start()
         stack.callback(one.stop)
         eventually(lambda: one.controller.status().in_charge, "the first one is in charge")
+        assert any("carries no data" in text and str(tmp_path / "one") in text for text in told), (
+            "its owner is told at the door"
+        )
+        with pytest.raises(EnvironmentLacking, match="of another fleet holds the lease") as refused:
+            stranger.start()
+        assert "ca/ included" in refused.value.remedy
+        shutil.copytree(tmp_path / "one" / "ca", tmp_path / "two" / "ca")
         two.start()
         stack.callback(two.stop)
         eventually(lambda: "is in charge" in two.controller.status().reason, "the second one stands by, on another folder")
@@ -236,6 +249,7 @@ def test_the_lease_and_the_engine_of_ray(tmp_path: Path) -> None:
         one.start()
         stack.callback(one.stop)
         eventually(lambda: one.controller.status().in_charge, "the first one is in charge")
+        shutil.copytree(tmp_path / "one" / "ca", tmp_path / "two" / "ca")
         two.start()
         stack.callback(two.stop)
         eventually(lambda: "is in charge" in two.controller.status().reason, "the second one stands by")

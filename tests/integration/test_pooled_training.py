@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cluster.controller.on_engine import Carrier
+from cluster.controller.pooled import Wanted, bundle_of
+from cluster.escher.library import Escher
+from cluster.escher.uses import SHARE
+from cluster.placement.sight import Patience
 from cluster.riffle.admit import Buffers
 from cluster.riffle.campaign import Campaign, Outcome, run
+from cluster.riffle.gang import held_gang
 from cluster.riffle.merger import Merger
 from cluster.riffle.plan import FixedCount
 from cluster.riffle.pool import Trainer
-from cluster.riffle.train import Training
+from cluster.riffle.train import Training, train
 from cluster.rollouts.rules import parcel_for
+from configs.errors import EnvironmentLacking
 from edge.clock import SystemClock
 from edge.fleet.offers import OfferBook
 from edge.fleet.samples import Giving
@@ -29,9 +38,13 @@ from scheduler.fleet.pooling import CollectRequest
 from scheduler.fleet.types import CameraKey, ModelOffer, OfferWord
 from scheduler.types import RetrainConfig
 from streams.block_file import records_of
+from streams.label_file import SampleLabels
 from streams.rendered.conditions import Schedule
 from streams.rendered.scene import RenderedScene
-from streams.sample_record import decoded
+from streams.sample_record import SampleRecord, decoded, encoded
+from streams.samples import encode_jpeg
+from tests.support.fleet_boxes import ToyBox
+from tests.support.fleet_world import World
 from tests.support.pooled_fleet import TRAINER, Fleet, GivingBox
 from tests.support.ray_cluster import ray_engine, until
 
@@ -147,3 +160,58 @@ def test_from_three_boxes_to_a_judged_model(boxes: tuple[Fleet, dict[str, Giving
     assert (word.stage, word.after < word.before) == ("refused", True)
     assert store.serving("gate")["gate"].id == "gate-000001"  # it goes on with its own
     store.close()
+
+
+# --- beside cameras -----------------------------------------------------------------------------------------------------
+
+
+def pictures() -> Any:
+    """A Ray Data set of two partitions, as `cluster.riffle.train.dataset` makes them of what boxes gave."""
+    import pyarrow as pa
+    import ray
+    from ray.data import from_arrow_refs
+
+    scene, camera = RenderedScene("street", 3, schedule=Schedule.always("night")), CameraKey(home="box0", camera="gate")
+    records = []
+    for seq in range(8):
+        image, truth = scene.render(100.0 + 7.0 * seq)
+        labels = SampleLabels(detections=truth, golden="g", split="train", stored_utc=1.0)
+        records.append(encoded(SampleRecord(camera=camera, window=1, seq=seq, labels=labels, jpeg=encode_jpeg(image))))
+    return from_arrow_refs(
+        [ray.put(pa.table({"record": pa.array(part, pa.large_binary())})) for part in (records[:4], records[4:])]
+    )
+
+
+def test_workers_go_where_cameras_leave_room_and_take_nothing_of_theirs(tmp_path: Path) -> None:
+    """`fleet train --share-pct` on Ray: a controller has carried to the engine what cameras leave of each box; all have as many CPUs."""
+    world = World(
+        tmp_path, [ToyBox("box0", cameras={"gate": ("x", 60.0)}), ToyBox("box1", capacity_pct=250.0), ToyBox("box2", capacity_pct=50.0)]
+    )  # fmt: skip
+    world.tick(25)
+    with ray_engine() as (engine, _):
+        carrier = Carrier(
+            engine, "here", state=world.controller.state, holds=world.controller.holds, patience=Patience(),
+            monotonic_s=lambda: world.now_s, utc_s=lambda: world.now_s,
+        )  # fmt: skip
+        carrier.step()
+
+        def free_pct() -> dict[str, float]:
+            return {node.labels["driftbox/box"]: node.free.get(SHARE, -1.0) for node in engine.nodes() if node.alive}
+
+        assert until(lambda: free_pct() == {"box0": 40, "box1": 250, "box2": 50})
+        wanted = Wanted(name="night", arch="tinydet-edge", config=CONFIG, share_pct=100.0)
+        bundle = bundle_of(engine.nodes(), wanted)
+        assert dict(bundle) == {SHARE: 100}
+        gang = held_gang(Escher(engine), "night", workers=2, bundle=bundle, now=time.monotonic, wait=time.sleep)
+        with gang as demands:
+            assert until(lambda: free_pct() == {"box0": 40, "box1": 50, "box2": 50}), "cameras keep theirs on every box"
+            [unit] = demands
+            assert [n.labels["driftbox/box"] for n in engine.nodes() if n.total.get(unit)] == ["box1"], "nobody works elsewhere"
+            training = Training(config=replace(CONFIG, epochs=1), storage=tmp_path / "ray", demands=dict(demands))
+            found = train(load_bundled("tinydet-edge"), pictures(), training)
+        assert (found.pictures, len(found.losses)) == (8, 1)
+        assert until(lambda: free_pct() == {"box0": 40, "box1": 250, "box2": 50}), "and everything is given back"
+        with pytest.raises(EnvironmentLacking, match="could not be had together"), held_gang(
+            Escher(engine), "large", workers=3, bundle=bundle, now=time.monotonic, wait=time.sleep, patience_s=2.0
+        ):  # fmt: skip
+            pytest.fail("cameras leave room for two")

@@ -45,6 +45,7 @@ class ToyBox:
     known: Known = field(default_factory=Known)
     refused: str = ""
     orders: list[tuple[int, int]] = field(default_factory=list)
+    held: dict[CameraKey, CameraOrder] = field(default_factory=dict)
     lie: Callable[[BoxReport], BoxReport] = lambda report: report
     pack: Callable[[str], None] = lambda parcel: None
 
@@ -65,6 +66,9 @@ class ToyBox:
         if answer.verdict == "apply":
             self.known = replace(self.known, applied=wish)
             self.orders.append(wish.order)
+            # As `edge.fleet.guests`: an order of a lower term than the one in force is of the past.
+            before, self.held = self.held, {order.camera: order for order in wish.cameras}
+            self.held |= {key: old for key, old in before.items() if key in self.held and self.held[key].term < old.term}
         for order in self._orders():
             if order.role == "own" and order.parcel and not order.parcel.startswith(f"{self.id}."):
                 self.pack(order.parcel)
@@ -101,7 +105,7 @@ class ToyBox:
         )  # fmt: skip
 
     def _orders(self) -> tuple[CameraOrder, ...]:
-        return self.applied.cameras if self.applied else ()
+        return tuple(self.held.values())
 
     def _camera(self, key: CameraKey) -> CameraReport:
         customer, demand_pct = self.cameras.get(key.camera, ("house", 10.0)) if key.home == self.id else ("house", 10.0)

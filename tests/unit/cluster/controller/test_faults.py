@@ -3,8 +3,10 @@ the decisions and everything that is said are real."""
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,6 +267,98 @@ def test_a_folder_put_back_from_an_old_copy_rises_above_what_boxes_have_seen(fol
     world.tick(20)
     assert world.controller.status().term > 41
     assert all(box.applied is not None and box.applied.term > 41 for box in world.boxes.values())
+
+
+def with_moves(folder: Path) -> World:
+    """Of whose handoffs soon nothing is left but the lease."""
+    handoff = replace(RULES.placement.handoff, kept_s=20.0)
+    world = World(folder, three(), rules=replace(RULES, placement=replace(RULES.placement, handoff=handoff)))
+    world.tick(20)
+    return world
+
+
+def owners(world: World, key: CameraKey) -> list[str]:
+    return sorted(id for id, box in world.boxes.items() if key in box.watched())
+
+
+def move(world: World, key: CameraKey, box: str) -> None:
+    world.actions().pin(key, box, by="t")
+    for _ in range(40):
+        world.tick()
+        if owners(world, key) == [box] and world.controller.state().handoffs[key].phase == "done":
+            world.tick(16)  # until what boxes say of it now is written down: commands look there
+            return
+    pytest.fail(f"it never came to {box}")
+
+
+@pytest.mark.parametrize("later_s", [0, 40], ids=["at once", "later"])
+@pytest.mark.parametrize(("before", "since"), [(0, 1), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (2, 3), (3, 2), (3, 5)])
+def test_a_folder_put_back_from_an_old_copy_leaves_every_camera_where_it_is(
+    folder: Path, before: int, since: int, later_s: int
+) -> None:
+    """before, since: moves of a camera before the copy was made, and after it. Nobody remembers those after but the boxes."""
+    world, key = with_moves(folder), KEYS[0]
+    ways = ["b", "c", "a", "c", "b", "a", "c", "b"][: before + since]
+    (folder / "copy").mkdir()
+    for number, box in enumerate(ways):
+        if number == before:
+            with (
+                closing(sqlite3.connect(folder / "copy" / "fleet.db")) as copy,
+                closing(sqlite3.connect(folder / "fleet.db")) as db,
+            ):
+                db.backup(copy)
+        move(world, key, box)
+    world.tick(later_s)
+    world.db.close()
+
+    world.folder, world.db = folder / "copy", FleetDatabase(folder / "copy" / "fleet.db")
+    world.start()
+    for _ in range(100):
+        world.tick()
+        assert owners(world, key) == [ways[-1]]
+        assert [len(owners(world, other)) for other in KEYS[1:]] == [1, 1]
+    lease = world.controller.state().leases.get(key)
+    assert (lease.box if lease is not None else key.home) == ways[-1], "and it knows"
+    assert all(not view.doubts for view in world.controller.state().boxes.values())
+    move(world, key, "b" if ways[-1] != "b" else "c")
+    world.db.close()
+
+
+def test_an_old_copy_and_an_owner_that_died_meanwhile(folder: Path) -> None:
+    """Nobody owns the camera by the newest term: its home gets it by a higher one."""
+    world, key = with_moves(folder), KEYS[0]
+    (folder / "copy").mkdir()
+    with closing(sqlite3.connect(folder / "copy" / "fleet.db")) as copy, closing(sqlite3.connect(folder / "fleet.db")) as db:
+        db.backup(copy)
+    for box in ("b", "c", "a", "c"):
+        move(world, key, box)
+    world.db.close()
+    world.silent = {"c"}
+    world.folder, world.db = folder / "copy", FleetDatabase(folder / "copy" / "fleet.db")
+    world.start()
+    world.tick(60)
+    assert [box for box in owners(world, key) if box != "c"] == ["a"]
+    assert world.controller.state().leases[key].term > 4
+    world.silent = set()
+    world.tick(20)
+    assert owners(world, key) == ["a"], "also when it lives again"
+    world.db.close()
+
+
+def test_boxes_are_heard_before_a_new_controller_tells_them_anything(folder: Path) -> None:
+    world = World(folder, three())
+    world.tick(25)
+    world.start()
+    world.silent = {"c"}
+    while not world.controller.status().in_charge:
+        world.tick()
+    said = len(world.wishes_said())
+    world.tick(14)
+    assert len(world.wishes_said()) == said, "one that is there has not spoken yet"
+    assert "heard before they are told" in world.controller.status().reason
+    world.tick(2)
+    assert {wish.box for wish in world.wishes_said()[said:]} == {"a", "b", "c"}, "it is not waited for for ever"
+    world.check()
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------

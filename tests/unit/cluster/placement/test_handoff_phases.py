@@ -241,3 +241,55 @@ def test_nothing_begins_twice_and_nothing_goes_where_it_is() -> None:
     assert begin_handoff(story.state, GATE, "c", cause="move", reason="", rules=RULES, now_utc_s=1.0) is story.state
     fresh = replace(story.state, handoffs={})
     assert begin_handoff(fresh, GATE, "a", cause="move", reason="", rules=RULES, now_utc_s=1.0) is fresh
+
+
+# --- an old copy of the controller's data -----------------------------------------------------------------------------
+
+
+def heard_of(*words: tuple[str, str, int]) -> Story:
+    """What boxes say of a camera that this controller has never moved."""
+    story = Story()
+    story.state = replace(story.state, handoffs={}, leases={}, listens_utc_s=1000.0)
+    for box, stage, term in words:
+        story.say(box, stage, term, parcel=f"{box}.a.gate.{term}.v7" if stage == "owning" else "")
+    return story
+
+
+def test_who_owns_by_the_newest_term_that_the_home_knows_keeps_the_camera() -> None:
+    story = heard_of(("a", "released", 7), ("c", "owning", 7), ("b", "owning", 3)).after(1.0)
+    assert (story.lease.box, story.lease.term, story.lease.parcel) == ("c", 7, "c.a.gate.7.v7")
+    told = story.told()
+    assert told["c"] == ("own", 7, "c.a.gate.7.v7", 0.0), "with what it begins from after a restart"
+    assert told["a"][:2] == ("release", 7)
+    assert "b" not in told
+
+
+def test_a_camera_that_came_home_meanwhile_is_at_home() -> None:
+    story = heard_of(("a", "owning", 4)).after(1.0)
+    assert (story.lease.box, story.lease.term, story.lease.cause) == ("a", 4, "")
+
+
+def test_a_handoff_of_the_past_is_over() -> None:
+    story = in_phase("warm").say("a", "released", 5).say("c", "owning", 5).after()
+    assert story.state.handoffs == {}
+    assert (story.lease.box, story.lease.term) == ("c", 5)
+
+
+def test_where_nobody_owns_by_it_all_are_heard_before_the_known_one_does_by_a_higher_term() -> None:
+    story = heard_of(("a", "released", 7))
+    story.see("c", seen_utc_s=0.0)
+    story.after(1.0, silent=("c",))
+    assert story.state.leases == {}, "box c may yet say that it owns it"
+    story.after(14.0)
+    assert (story.lease.box, story.lease.term) == ("a", 8)
+    assert (story.say("a", "owning", 8).after(1.0).lease.term) == 8
+
+
+def test_two_who_own_by_one_term_are_not_chosen_between() -> None:
+    story = heard_of(("a", "released", 7), ("b", "owning", 7), ("c", "owning", 7)).after(1.0)
+    assert (story.lease.box, story.lease.term) == ("a", 8)
+
+
+def test_only_the_home_of_a_camera_is_believed() -> None:
+    story = heard_of(("b", "owning", 99)).after(100.0)
+    assert story.state.leases == {}

@@ -60,7 +60,7 @@ def test_what_an_order_asks_of_box_a(given: CameraOrder | None, camera: CameraKe
 def test_what_a_box_says(role: Any, here: Here, stage: str) -> None:
     word = word_for(order(GUEST, role, parcel="a.b.yard.4"), here)
     assert (word.stage, word.term, word.problem) == (stage, 4, here.problem)
-    assert word.parcel == ("a.b.yard.4" if stage == "standby" else "")
+    assert word.parcel == ("a.b.yard.4" if stage in ("standby", "owning") else "")
 
 
 def test_times_travel_in_the_word() -> None:
