@@ -6,6 +6,7 @@ Every check is independent: one that fails, even in a way nobody foresaw, is a f
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -252,7 +253,32 @@ def check_mps(config: BoxConfig) -> Finding:
         whose = "; ".join(f"process {o.pid} of {o.user}" for o in others)
         remedy = f"it is left alone; if nobody needs it, its owner ends it: echo quit | {CONTROL[0]}"
         return warn("mps", f"an MPS daemon that is not ours runs: {whose}", remedy)
-    return ok("mps", f"{program}; the box starts a daemon of its own")
+    return _check_partitions(config) or ok("mps", f"{program}; the box starts a daemon of its own")
+
+
+def _check_partitions(config: BoxConfig) -> Finding | None:
+    """Static partitions that are wanted: whether this driver can have them, and whether the box could use them when it last tried."""
+    from edge.gpu.mps_daemon import control_version, has_partitions
+    from edge.gpu.mps_partitions import GIVEN_UP
+
+    if config.gpus.mps_static == "off":
+        return None
+    version = control_version()
+    if not has_partitions(version):
+        text = f"static partitions need the MPS of CUDA 13.1; this one says {version or 'nothing'}: percentages keep the shares"
+        if config.gpus.mps_static == "auto":
+            return ok("mps", text)
+        return warn("mps", text, "update the driver, or set gpus.mps_static to off")
+    try:
+        given_up = json.loads((config.box.data_dir / GIVEN_UP).read_text(encoding="utf-8"))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(given_up["at_utc"]))
+        why = str(given_up["why"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return ok("mps", f"MPS {version}; the box starts a daemon of its own, with static partitions")
+    return warn(
+        "mps", f"static partitions were given up on {when}: {why}",
+        "percentages keep the shares; see to it and restart the box, or set gpus.mps_static to off",
+    )  # fmt: skip
 
 
 def _own_daemon(config: BoxConfig) -> int | None:

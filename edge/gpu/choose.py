@@ -280,5 +280,5 @@ def _mps(gpus: GpusSection, gpu: Gpu, data_dir: Path, clock: Clock, look: Look) 
 
     return MpsBackend(
         gpu.facts.uuid, data_dir=data_dir, capacity_pct=gpus.capacity_pct, mode=mode_of(gpus), memory_mib=gpus.memory_mib, clock=clock,
-        facts=lambda: facts_of(gpus, look),
+        facts=lambda: facts_of(gpus, look), static=gpus.mps_static,
     )  # fmt: skip

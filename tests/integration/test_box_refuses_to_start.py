@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from edge.cli import main
+from edge.gpu.mps_daemon import MpsDaemon, ServerState, runtime_root
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 
@@ -162,6 +166,51 @@ def test_a_gpu_that_it_may_not_divide(
     Refused(tmp_path, capsys, CAMERA + own).check(
         3, "GPU 0 (X3)", "may not divide", "run the box as root", "nvidia-smi mig -i 0 -cgi"
     )
+
+
+MPS = CAMERA + "gpus: {device: cuda, backend: mps}"
+
+
+@pytest.fixture
+def mps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A GPU, and the stand-in for NVIDIA's control program in the path. A data folder with a short path, as its sockets need."""
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", '{"gpus": [{"name": "X1", "uuid": "GPU-fake"}]}')
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        program = Path(folder, "nvidia-cuda-mps-control")
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c "{FAKE_MPS}" "$0" "$@"\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        yield Path(folder)
+
+
+#: Its name stands in its command line, by which daemons are known.
+FAKE_MPS = "import sys; from edge.gpu.fake_mps import main; sys.exit(main(sys.argv[2:]))"
+
+
+def test_a_driver_without_mps(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFTBOX_FAKE_NVML", '{"gpus": [{"name": "X1"}]}')
+    Refused(tmp_path, capsys, MPS).check(3, "nvidia-cuda-mps-control is not installed", "gpus.backend to lanes")
+
+
+def test_no_permission_to_start_the_daemon(
+    tmp_path: Path, mps: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MPS", "no-permission")
+    refused = Refused(tmp_path, capsys, MPS, "--data-dir", str(mps / "data"))
+    refused.check(3, "insufficient privileges", "a user who may use the GPU", "gpus.backend to lanes")
+
+
+def test_another_owners_daemon_in_the_way_is_named_and_left_alone(
+    tmp_path: Path, mps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = mps / "data"
+    theirs = MpsDaemon(runtime_root(data, "GPU-fake"), gpu="GPU-fake", owner="/somewhere/else")
+    theirs.start()
+    try:
+        Refused(tmp_path, capsys, MPS, "--data-dir", str(data)).check(3, "that this box did not start", "echo quit")
+        assert theirs.state() is ServerState.ACTIVE
+    finally:
+        theirs.stop()
 
 
 def test_shares_of_a_gpu_that_a_cpu_cannot_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

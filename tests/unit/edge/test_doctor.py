@@ -19,6 +19,7 @@ from edge.clock import FakeClock
 from edge.doctor import Finding, Level
 from edge.gpu.fake_nvml import FakeGpu, FakeMig, FakeNvml
 from edge.gpu.mps_daemon import PID_FILE, Other, runtime_root
+from edge.gpu.mps_partitions import GIVEN_UP
 from edge.store.folder import DataFolder
 from edge.web.fake import FakeSource
 from edge.web.serve import WebServer
@@ -305,6 +306,44 @@ def test_a_strange_mps_daemon_is_named_and_left_alone_and_ours_is_not_strange(
     assert "left alone" in found.remedy
     del daemons[1]
     assert doctor.check_mps(mps).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("static", "version", "level", "words"),
+    [
+        ("off", 12080, Level.OK, "starts a daemon of its own"),
+        ("auto", 12080, Level.OK, "need the MPS of CUDA 13.1; this one says 12080"),
+        ("auto", None, Level.OK, "this one says nothing"),
+        ("on", 12080, Level.WARN, "percentages keep the shares"),
+        ("on", 13010, Level.OK, "with static partitions"),
+    ],
+)
+def test_static_partitions_of_mps_are_looked_at_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, static: str, version: int | None, level: Level, words: str
+) -> None:
+    gpus(monkeypatch, FakeGpu())
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/sh")
+    monkeypatch.setattr("edge.gpu.mps_daemon.other_daemons", lambda but=None: [])
+    monkeypatch.setattr("edge.gpu.mps_daemon.control_version", lambda: version)
+    found = doctor.check_mps(config(f"gpus: {{device: cuda, backend: mps, mps_static: {static}}}", tmp_path))
+    assert (found.level, words in found.text) == (level, True)
+
+
+def test_partitions_that_the_box_has_given_up_are_told_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus(monkeypatch, FakeGpu())
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/sh")
+    monkeypatch.setattr("edge.gpu.mps_daemon.other_daemons", lambda but=None: [])
+    monkeypatch.setattr("edge.gpu.mps_daemon.control_version", lambda: 13010)
+    wanted = config("gpus: {device: cuda, backend: mps, mps_static: auto}", tmp_path)
+    note = tmp_path / GIVEN_UP
+    note.parent.mkdir()
+    note.write_text('{"at_utc": 1700000000, "why": "lspart says nothing"}')
+    found = doctor.check_mps(wanted)
+    assert (found.level, "2023-11-1" in found.text, "lspart says nothing" in found.text) == (Level.WARN, True, True)
+    assert "gpus.mps_static to off" in found.remedy
+    for nonsense in ("", "[]", "{}", '{"at_utc": "x", "why": 1}', '{"at_utc": 1e300, "why": ""}'):
+        note.write_text(nonsense)
+        assert doctor.check_mps(wanted).level is Level.OK
 
 
 def test_mig_partitions_are_listed_and_never_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,14 @@ def test_green_and_mps_are_built_for_the_configured_gpu(backend: str, where: str
         assert (about["index"], environ) == (0, {VISIBLE: "GPU-b"})
 
 
+@pytest.mark.parametrize("static", ["off", "auto", "on"])
+def test_static_partitions_are_asked_for_where_they_are_configured(static: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr("edge.gpu.mps.MpsBackend", lambda *given, **named: made.append(named))
+    built(f"{{device: cuda, backend: mps, mps_static: '{static}'}}", survey_of(FakeGpu()), FakeClock())
+    assert made[0]["static"] == static
+
+
 def test_lanes_are_capped_on_a_gpu_except_where_the_policy_says_how_many() -> None:
     texts = ("{device: cuda}", "{device: cuda, max_lanes: 3}", "{device: cuda, policy: srtf}", "{device: cuda, policy: pack}")
     assert [choose.lanes_on_gpu(gpus(text)) for text in texts] == [MAX_LANES, 3, None, None]

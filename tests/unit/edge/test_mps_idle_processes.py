@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from configs.errors import EnvironmentLacking
 from edge.clock import FakeClock
 from edge.gpu.mps import IDLE_MAX, MpsBackend
 from edge.gpu.remote import WorkerLost
@@ -146,6 +147,26 @@ def test_a_job_whose_process_starts_does_not_hang_and_one_that_runs_does(backend
     for thread in [t for t in threading.enumerate() if t.name == "end-a/look/1"]:
         thread.join(120.0)
     assert not process.alive
+
+
+def test_a_gpu_that_is_gone_is_told_with_its_remedy_and_the_box_goes_on(
+    backend: MpsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes fail, and neither the daemon nor another comes back."""
+    process, _ = taken(backend, "a/look/1")
+
+    def gone() -> None:
+        raise EnvironmentLacking("the MPS server does not start: no CUDA-capable device", remedy="see whether the GPU is there")
+
+    monkeypatch.setattr(backend.daemon, "recover", gone, raising=False)
+    backend.lost_process("a/look/1", WorkerLost("CUDA error: the device is lost", poisoned=True))
+    assert not process.alive
+    reported, lacking = backend.faults()
+    assert (reported.job, "reported first by this job" in reported.text) == ("a/look/1", True)
+    assert (lacking.code, lacking.remedy) == ("device", "see whether the GPU is there")
+    assert "MPS does not come back" in lacking.text
+    monkeypatch.setattr(backend.daemon, "recover", lambda: True, raising=False)
+    assert taken(backend, "b/look/1")[0].alive, "whoever comes next is not held up"
 
 
 class Enlarging(FakeDetector):
