@@ -74,6 +74,7 @@ class ExecutorLane:
         self._key = key  # its name among the tenants: a closed lane may still be there when the next of that job is opened
         self._executor = executor
         self._seat = seat
+        self._sparing = seat if isinstance(seat, Sparing) else None  # found out once: to ask costs microseconds
         self._turn = threading.Condition(lock)
         self._inside = False  # between the start of an iteration and its end
         self._runs = False  # inside, and not waiting at a checkpoint
@@ -127,12 +128,12 @@ class ExecutorLane:
     @property
     def takes_turns(self) -> bool:
         """See `edge.gpu.base.TurnLane`."""
-        return self.role == "infer" and self._executor._infer_width is not None and isinstance(self._seat, Sparing)
+        return self.role == "infer" and self._executor._infer_width is not None and self._sparing is not None
 
     def beside(self) -> AbstractContextManager[None]:
         """See `edge.gpu.base.TurnLane`; only where it `takes_turns`."""
-        assert isinstance(self._seat, Sparing)
-        return self._seat.beside()
+        assert self._sparing is not None
+        return self._sparing.beside()
 
     def checkpoint(self) -> None:
         if self._cancelled or self._closed:

@@ -244,7 +244,8 @@ def int8(folder: Path, pictures: Sequence[np.ndarray]) -> ServedDetector:
 
 def alone_ms(detectors: Sequence[Detector], clip: Path, pictures: Sequence[np.ndarray]) -> tuple[float, float]:
     """CPU milliseconds (of decoding a picture with bare libav, of the model on it), nothing else at work in the process. Every camera
-    has a decoder and a model of its own, so they take turns here as they do live: what one leaves in the caches is not for the next."""
+    has a decoder and a model of its own, so they take turns here as they do live: what one leaves in the caches is not for the next.
+    pictures: the whole clip, as the cameras play it; its first seconds are a tenth cheaper to decode than the rest."""
     decode_ms, infer_ms = [], []
     with ExitStack() as stack:
         readers = []
@@ -390,7 +391,7 @@ class Fleet:
         self.backend.close()
 
 
-def alone_in_a_process(folder: Path, clip: Path, rounds: int, start: Barrier) -> tuple[float, float]:
+def alone_in_a_process(folder: Path, clip: Path, start: Barrier) -> tuple[float, float]:
     """`alone_ms` beside others of its kind."""
     few_arenas()  # as the box does
     torch.set_num_threads(1)
@@ -398,16 +399,16 @@ def alone_in_a_process(folder: Path, clip: Path, rounds: int, start: Barrier) ->
     pictures = [image for _, image in read_frames(clip)]
     detectors = [int8(folder, pictures[:40]) for _ in range(IN_TURNS)]
     start.wait(300.0)
-    return alone_ms(detectors, clip, pictures[:rounds])
+    return alone_ms(detectors, clip, pictures)
 
 
-def alone_on_all_cores(folder: Path, clip: Path, rounds: int) -> tuple[float, float]:
+def alone_on_all_cores(folder: Path, clip: Path) -> tuple[float, float]:
     """Mean of `alone_ms` with every core at it."""
     count = usable_cores()
     spawn = multiprocessing.get_context("spawn")
     with spawn.Manager() as manager, ProcessPoolExecutor(count, mp_context=spawn) as pool:
         start = manager.Barrier(count)
-        told = [pool.submit(alone_in_a_process, folder, clip, rounds, start) for _ in range(count)]
+        told = [pool.submit(alone_in_a_process, folder, clip, start) for _ in range(count)]
         pairs = [one.result() for one in told]
     return statistics.mean(d for d, _ in pairs), statistics.mean(i for _, i in pairs)
 
@@ -421,9 +422,9 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     clip = small_clip(folder, asked.data)
     pictures = [image for _, image in read_frames(clip)]
     detectors: list[Detector] = [int8(folder, pictures[:40]) for _ in range(IN_TURNS)]
-    rounds, cores = 40 if asked.quick else 120, usable_cores()
-    at_rest = alone_ms(detectors, clip, pictures[:rounds])
-    decode_ms, infer_ms = at_work = alone_on_all_cores(folder, clip, rounds)
+    cores = usable_cores()
+    at_rest = alone_ms(detectors, clip, pictures)
+    decode_ms, infer_ms = at_work = alone_on_all_cores(folder, clip)
     for how, (one_ms, other_ms) in (("the other cores at rest", at_rest), ("all cores at it (this counts)", at_work)):
         print(
             f"  alone, {how}: decode {one_ms:.2f} ms, {MODEL} {FORM} {other_ms:.2f} ms a picture; bound "
