@@ -15,20 +15,16 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import socket
 import sys
-import time
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
+
+from edge.cameras.onvif_search import search
 
 #: Most memory (address space) and processor time.
 MEMORY_BYTES, CPU_S = 2 * 1024**3, 30
-#: Most profiles that are asked for their addresses, and services of a discovery.
-MOST_PROFILES, MOST_CAMERAS = 16, 200
-MOST_DATAGRAM = 65536
-_TYPE = ("http://www.onvif.org/ver10/network/wsdl", "NetworkVideoTransmitter")
-_SCOPES = {"name": "name", "hardware": "hardware", "location": "location"}
+#: Most profiles that are asked for their addresses.
+MOST_PROFILES = 16
 
 
 def main() -> int:
@@ -37,66 +33,13 @@ def main() -> int:
             resource.setrlimit(limit, (value, value))
     asked = json.loads(sys.stdin.read())
     try:
-        told = discover(asked) if asked["do"] == "discover" else asyncio.run(probe(asked))
+        told = (
+            {"cameras": search(asked["seconds"], asked.get("to"))} if asked["do"] == "discover" else asyncio.run(probe(asked))
+        )
     except Exception as error:
         told = failure(error)
     json.dump(told, sys.stdout)
     return 0
-
-
-# --- discovery --------------------------------------------------------------------------------------------------------
-
-
-def discover(asked: dict[str, Any]) -> dict[str, Any]:
-    """Who answers a probe on every interface within some seconds, or the one at `to`."""
-    to, seconds = asked.get("to"), asked["seconds"]
-    services = _ask_one(to[0], to[1], seconds) if to else _ask_all(seconds)
-    return {"cameras": [found for service in services[:MOST_CAMERAS] if (found := _service(service)) is not None]}
-
-
-def _ask_all(seconds: float) -> list[Any]:
-    from wsdiscovery import QName
-    from wsdiscovery.discovery import ThreadedWSDiscovery
-
-    finder = ThreadedWSDiscovery()
-    finder.start()
-    try:
-        return list(finder.searchServices(types=[QName(*_TYPE)], timeout=seconds))
-    finally:
-        finder.stop()
-
-
-def _ask_one(host: str, port: int, seconds: float) -> list[Any]:
-    """The library asks one address, but does not listen where its answer comes: so its messages go through a socket of ours."""
-    from wsdiscovery import QName
-    from wsdiscovery.actions.probe import constructProbe
-    from wsdiscovery.message import createSOAPMessage, parseSOAPMessage
-
-    family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    until_s = time.monotonic() + seconds
-    with socket.socket(family, kind, proto) as sock:
-        sock.connect(place)  # answers of others are not taken
-        sock.send(createSOAPMessage(constructProbe([QName(*_TYPE)], [])).encode())
-        while (left_s := until_s - time.monotonic()) > 0:
-            sock.settimeout(left_s)
-            with suppress(OSError):
-                data = sock.recv(MOST_DATAGRAM)
-                with suppress(Exception):  # one nonsense answer; the next may be none
-                    return list(parseSOAPMessage(data, host).getProbeResolveMatches())
-    return []
-
-
-def _service(service: Any) -> dict[str, str] | None:
-    addresses = [text for text in service.getXAddrs() or [] if text.startswith(("http://", "https://"))]
-    if not addresses:
-        return None
-    found = {"address": addresses[0]}
-    for scope in service.getScopes() or []:
-        parts = urlsplit(str(scope.getValue()))
-        kind, _, value = parts.path.lstrip("/").partition("/")
-        if parts.scheme == "onvif" and kind in _SCOPES and value:
-            found.setdefault(_SCOPES[kind], unquote(value))
-    return found
 
 
 # --- one camera -------------------------------------------------------------------------------------------------------
