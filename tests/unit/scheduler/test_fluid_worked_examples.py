@@ -159,6 +159,22 @@ def test_f4_no_change_leaves_a_gpu_idle() -> None:
     assert len(seated(TOY, Fraction(1), Fraction(3)).idle()) == 1
 
 
+def test_f4_the_cards_numbers() -> None:
+    """Shares at t = 4, and both sides of every test that algorithm 3.2 makes in the example."""
+    assert [round(h_s * 5 / (8 + 18), 2) for h_s in (8, 18)] == [1.54, 3.46]
+
+    def h_s(left_s: float, width: int | Width, *, alpha: float = 1.0, beta: float = 1.0) -> float:
+        return time_s(trials(left_s, alpha=alpha, beta=beta)[0], Fraction(width))
+
+    assert (h_s(2, 4) + 0.5, h_s(2, 4) + 1.5, h_s(2, 1)) == (1, 2, 2)
+    shrink, keep = 1 * (h_s(8, 1) + 0.5), 2 * h_s(8, 2)
+    assert (shrink, keep) == (8.5, 8)
+    assert (h_s(24, 3) + 0.5, h_s(24, 2)) == (8.5, 12)
+    assert (1 * (h_s(8, 1, beta=1.2) + 0.5), 2 * h_s(8, 2, beta=1.2)) == (8.5, pytest.approx(9.6))
+    assert (h_s(24, 3, beta=1.2) + 0.5, h_s(24, 2, beta=1.2)) == (pytest.approx(12.02), pytest.approx(14.4))
+    assert (h_s(10, 1, alpha=1.4) + 1, h_s(10, HALF, alpha=1.4)) == (11, pytest.approx(14))
+
+
 @pytest.mark.parametrize(("epsilon_s", "end_s"), [(0.5, 11.0), (1.5, 12.0)])
 def test_f4_growing_must_pay_back(epsilon_s: float, end_s: float) -> None:
     [told] = verdicts(trials(2), TOY, [Fraction(1)], epsilon_s)
@@ -205,6 +221,7 @@ def test_f5_successive_halving_as_groups() -> None:
         told += [Report(trial=a.trial, budget=a.budget, score=-int(a.trial[1:])) for a in asks]
     assert widths == [{HALF}, {1}, {4}]
     assert seconds == [2, 2, 1.5]
+    assert waits == [3, 2, 6]
     assert (sum(seconds), sum(waits)) == (5.5, 11)
 
 
@@ -214,3 +231,40 @@ def test_f6_rounding_and_the_leftover_pass() -> None:
     assert fluid(group, pool, AS_PRINTED).makespan_s == 199
     assert list(leftover_widths(group, pool, AS_PRINTED).values()) == [2, HALF]
     assert plan_group(group, pool, AS_PRINTED).makespan_s["fluid"] == pytest.approx(100.5)
+
+
+# --- numbers of the card outside its section 9 ------------------------------------------------------------------------
+
+
+def test_the_bound_of_eq_3_1_under_the_model() -> None:
+    """Section 3: O^p = 1 - alpha (p - 1) / p; packing up to c pays for alpha < c / (c - 1), that is c < alpha / (alpha - 1)."""
+    for alpha in (1.05, 1.2, 1.5, 1.9):
+        gains = packing_gains([alpha**p for p in range(8)])
+        assert gains == pytest.approx([1 - alpha * (p - 1) / p for p in range(2, 9)])
+        for c in range(2, 9):
+            per_trial = [time_s(Trial(id="t", h_s=1.0, alpha=alpha), Fraction(1, p)) / p for p in range(1, c + 1)]
+            falls = all(a > b for a, b in zip(per_trial, per_trial[1:], strict=False))
+            assert falls == (alpha < c / (c - 1)), (alpha, c)
+
+
+def test_small_trials_find_empty_gpus_first() -> None:
+    """Section 11: 4 GPUs, h = 10, 5, 5, 5: widths 1, 1/2, 1/2, 1/2. Shelf by shelf one GPU stays empty; ours leaves none, and predicts
+    with the trials that really share one."""
+    group, pool = trials(10, 5, 5, 5, alpha=1.4), Pool(gpus=4, share_max=2)
+    assert list(static_widths(group, pool).values()) == [1, HALF, HALF, HALF]
+    shelves = fluid(group, pool, AS_PRINTED)
+    assert {gpu for stages in shelves.stages.values() for stage in stages for gpu in stage.gpus} == {0, 1, 2}
+    ours = fluid(group, pool)
+    assert {stages[0].gpus for stages in ours.stages.values()} == {(0,), (1,), (2,), (3,)}
+    assert ends(shelves.end_s) == [10, 7, 7, 7]
+    assert ends(ours.end_s) == [10, 5, 5, 5]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_box_with_one_gpu_packs_the_longest_first(count: int) -> None:
+    """Section 11: with n = 1 a group of two or more gets 1/c each, a single trial gets 1."""
+    group = trials(*(float(5 - i) for i in range(count)))
+    widths = static_widths(group, Pool(gpus=1, share_max=2))
+    assert set(widths.values()) == ({HALF} if count > 1 else {1})
+    starts = fluid(group, Pool(gpus=1, share_max=2)).start_s
+    assert [starts[t.id] for t in group] == sorted(starts[t.id] for t in group)
