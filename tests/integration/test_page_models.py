@@ -64,8 +64,11 @@ def test_two_versions_side_by_side_and_on_pictures(visit: Visit, box: Served) ->
 
 def test_roll_back_and_serve_another(visit: Visit, box: Served) -> None:
     page = visit.page
+    first = page.get_by_label("First")
+    expect(first.locator("option:checked")).to_have_text("gate-000001 (retired)")
     page.get_by_role("button", name="Roll gate back").click()
     announced(visit, "gate-000001 serves gate now, in the place of gate-000002")
+    expect(first.locator("option:checked")).to_have_text("gate-000001 (serving)")  # still the one that was chosen
     assert box.fakes.models.serving["gate"] == "gate-000001"
     page.get_by_role("button", name="Serve gate-000002").click()
     announced(visit, "gate-000002 serves gate now")

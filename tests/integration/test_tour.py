@@ -98,7 +98,7 @@ def add_a_camera(tour: Tour) -> None:
     page.get_by_role("button", name="Next").click()
     page.get_by_label("Name", exact=True).fill("Gate")
     page.get_by_label("Analysed frames per second").fill("2")
-    for step in (3, 4, 5):  # a drawn scene has no picture before it is there: its zone comes afterwards
+    for step in (3, 4, 5):  # the zone comes afterwards, on the live picture
         page.get_by_role("button", name="Next").click()
         page.wait_for_selector(f"text=Step {step} of 5")
     tour.picture("3-add")

@@ -102,7 +102,7 @@ function driftSection(told) {
     "a signal says that the scene has changed; thresholds are set so that an unchanged scene rarely passes them.",
   make("p", {}, drift.drifted ? badge("drifted", "warn") : badge("no drift", "good"),
     ` magnitude ${number(drift.magnitude)} (0: as before, 1: nothing is as it was)${drift.note ? `; ${drift.note}` : ""}`),
-  drift.signals.length ? table("Signals of drift", ["signal", "distance", "threshold", "", "what it compares"], drift.signals.map((s) =>
+  drift.signals.length ? table("Signals of drift", ["signal", "distance (0: as before)", "threshold (from here on: drift)", "", "what it compares"], drift.signals.map((s) =>
     [s.name, number(s.statistic, 3), number(s.threshold, 3), s.fired ? badge("above", "warn") : "below", s.words])) : null,
   told.scene.length ? table("The scene, now and when the model learned", ["number", "now", "then", "unit", "what it is"], told.scene.map((s) =>
     [s.name, number(s.now), number(s.then), s.unit, s.words])) : null,

@@ -1,6 +1,6 @@
 // Models: every camera's versions, their lineage, two of them compared; promote, roll back, pin, export, import.
 
-import { act, announce, api, asked, make, moment, number, size, table } from "../ui.js";
+import { act, announce, api, asked, make, moment, number, setText, size, table } from "../ui.js";
 import { shape } from "../charts.js";
 import { badge, cameraTabs, gpuSeconds, mayAdminister, mayOperate, polled, redrawn, section } from "../learning/parts.js";
 import { drawComparison } from "./learning.js";
@@ -29,6 +29,7 @@ export default {
       redrawn(graph, lineage(page.rows));
       const ids = page.rows.map((m) => m.id).join();
       if (ids !== known) { known = ids; redrawn(compare, chooser(page)); }  // what was chosen stays chosen while nothing new is there
+      else for (const option of compare.querySelectorAll("option")) setText(option, wordsOf(page.rows.find((m) => m.id === option.value)));
     }
     function begin() {
       poll = polled(list, `models?camera=${encodeURIComponent(page.camera)}`, 3000, draw);
@@ -112,13 +113,15 @@ function lineage(rows) {
 
 // --- compare -----------------------------------------------------------------------------------------------------------
 
+const wordsOf = (m) => `${m.id} (${m.state})`;
+
 function chooser(page) {
   if (page.rows.length < 2) return make("p", { class: "hint" }, "There is only one version yet.");
   const newest = [...page.rows].reverse();
   const serving = newest.find((m) => m.state === "serving") ?? newest[0], rest = newest.filter((m) => m !== serving);
   const other = rest.find((m) => m.id === serving.parent) ?? rest.find((m) => m.state !== "rejected") ?? rest[0];
   const select = (key, label, chosen) => make("label", { class: "field" }, make("span", {}, label),
-    make("select", { "data-key": key }, ...newest.map((m) => make("option", { value: m.id, selected: m.id === chosen.id }, `${m.id} (${m.state})`))));
+    make("select", { "data-key": key }, ...newest.map((m) => make("option", { value: m.id, selected: m.id === chosen.id }, wordsOf(m)))));
   const first = select("first", "First", other), second = select("second", "Second", serving);
   const pair = () => [first, second].map((label) => label.querySelector("select").value);
   const sideBySide = make("button", { type: "button", class: "main", onclick: () => act(sideBySide, async () => {

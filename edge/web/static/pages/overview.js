@@ -86,7 +86,7 @@ function planOf(plan) {
   if (!plan) return ["no plan yet"];
   const line = `Made on ${moment(plan.at_utc)} by policy ${plan.policy} for window ${plan.window}${plan.reason ? ` (${plan.reason})` : ""}; ` +
     `expected quality ${number(plan.expected_quality)} (0 to 1, mean over cameras and window); ${percent(plan.spare_pct)} spare.`;
-  const headings = ["camera", "inference setting", "inference share", "retraining", "retraining share", "expected quality"];
+  const headings = ["camera", "inference setting", "inference share", "retraining", "retraining share", "expected quality (0–1)"];
   return [make("p", { class: "hint" }, line, " ", make("a", { href: "#/learning" }, "Why?")), table("Shares and retrainings of the plan", headings, plan.streams.map((s) => [s.camera,
     s.knobs === null ? "paused" : s.knobs, percent(s.infer_pct), s.retrain === null ? "none" : s.retrain,
     s.retrain === null ? "–" : percent(s.train_pct), number(s.expected_quality) + (s.below_floor ? " (below the floor)" : "")]))];
@@ -103,7 +103,7 @@ function drawOutcomes(root, outcomes) {
 function outcomeDetails(outcome) {
   const admitted = outcome.streams.filter((s) => s.admitted).length;
   const tried = outcome.streams.filter((s) => s.retrained).length;
-  const headings = ["camera", "start", "predicted", "realised", "end", "retrained with", "admitted", "note"];
+  const headings = ["camera", "at the start (0–1)", "predicted (0–1)", "realised (0–1)", "at the end (0–1)", "retrained with", "admitted", "note"];
   return make("details", { "data-window": outcome.window }, make("summary", {}, `window ${outcome.window}, closed ${moment(outcome.closed_utc)}: ` +
     `predicted ${number(outcome.predicted_quality)}, realised ${number(outcome.realised_quality)}; ${tried} retrained, ${admitted} admitted`),
   table(`Quality in window ${outcome.window}`, headings, outcome.streams.map((s) => [s.camera, number(s.start_quality),

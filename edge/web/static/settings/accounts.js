@@ -10,7 +10,8 @@ const ROLES = [["viewer", "viewer: sees pictures, numbers, events"], ["operator"
 export function show(root) {
   const place = make("div");
   const draw = () => load(place, "accounts/users", (users) => [listOf(users, draw)]);
-  root.append(make("section", { "aria-labelledby": "h-accounts" }, make("h2", { id: "h-accounts" }, "Accounts"), place), addForm(draw));
+  root.append(make("section", { "aria-labelledby": "h-accounts" }, make("h2", { id: "h-accounts" }, "Accounts"), make("p", { class: "hint" },
+    "Who may sign in, and as what. Another role counts from the next request on; another password ends the account's sessions."), place), addForm(draw));
   draw();
 }
 
