@@ -84,6 +84,8 @@ CONTEXT_MIB, LIMIT_FACTOR = 768.0, 1.25
 BEAT_S, RETRY_S = 5.0, 30.0
 #: Seconds that a job which begins waits for a partition of its own, until it shares one; between two looks for it.
 ROOM_S, LOOK_S = 30.0, 0.05
+#: Seconds that the daemon may take to notice that all its clients have ended.
+DRAIN_S = 5.0
 #: Seconds between two looks at who has left its partition.
 TIDY_S = 0.5
 #: Partitions in a row that the daemon does not make, until none is asked for any more.
@@ -310,8 +312,11 @@ class MpsBackend(Executor):
             self._thread.join(60.0)
         if self._spare is not None:
             self._spare.kill(at_work=False)
-        if self._static is not None:
-            self._static.close()
+        with suppress(EnvironmentLacking):  # it does not answer: it is made to end
+            if not self.daemon.drain(timeout_s=DRAIN_S):
+                log.warning("MPS still has clients %.0f s after all processes were ended", DRAIN_S)
+            if self._static is not None:
+                self._static.close()
         self.daemon.stop()
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 

@@ -207,6 +207,9 @@ class _NoDaemon:
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
+    def drain(self, *, timeout_s: float) -> bool:
+        return True
+
 
 class MpsBench(CpuBench):
     """Jobs whose work is done elsewhere while their threads wait. Real processes: tests/integration/test_mps_backend.py."""

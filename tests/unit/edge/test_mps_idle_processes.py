@@ -21,8 +21,19 @@ from scheduler.salus.types import MemoryNeed
 
 
 class StubDaemon:
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.left = True
+
+    def start(self) -> None:
+        self.heard.append("start")
+
+    def drain(self, *, timeout_s: float) -> bool:
+        self.heard.append("drain")
+        return self.left
+
+    def stop(self) -> None:
+        self.heard.append("stop")
 
     def client_env(self, **settings: Any) -> dict[str, str]:
         return {name: str(value) for name, value in settings.items()}
@@ -147,6 +158,18 @@ def test_a_job_whose_process_starts_does_not_hang_and_one_that_runs_does(backend
     for thread in [t for t in threading.enumerate() if t.name == "end-a/look/1"]:
         thread.join(120.0)
     assert not process.alive
+
+
+def test_the_daemon_ends_when_its_clients_have_and_a_client_that_stays_is_said_and_holds_nobody_up(
+    backend: MpsBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon: Any = backend.daemon
+    process, _ = taken(backend, "a/look/1")
+    daemon.left = False
+    backend.close()
+    assert not process.alive
+    assert daemon.heard == ["start", "drain", "stop"]
+    assert "still has clients" in caplog.text
 
 
 def test_a_gpu_that_is_gone_is_told_with_its_remedy_and_the_box_goes_on(
