@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from cluster.engines.kubernetes_resources import quantity
 from cluster.engines.kubernetes_workloads import CameraWorkload, Workloads, deployment_of
 from configs.errors import EnvironmentLacking, UsageError
 from tests.support.fake_kubernetes import FakeCluster, fake_cluster
+from tests.support.mosquitto import eventually
 
 MANIFESTS = Path(__file__).parents[2] / "configs" / "kubernetes"
 HERE = "tests.support.fleet_engines"
@@ -475,28 +477,40 @@ def test_quantities(text: str, amount: float) -> None:
 # --- a real cluster ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.kubernetes
-@pytest.mark.skipif(not os.environ.get("DRIFTBOX_KUBERNETES_TEST"), reason="needs KUBECONFIG and DRIFTBOX_KUBERNETES_TEST=1")
-def test_on_a_real_cluster() -> None:
-    """Needs the manifests applied and, for `hold`, the pause image. Makes one resource and two pods, and removes them."""
-    engine = KubernetesEngine(KubernetesApi(), tick_s=1.0)
+def small_round(api: KubernetesApi, tick_s: float) -> None:
+    """What the product asks of a cluster, once: a resource on a node, two gated pods of which one has room, a lease given on."""
+    engine, tasks = KubernetesEngine(api, tick_s=tick_s), ["real-1", "real-2"]
     node = next(n.id for n in engine.nodes() if n.alive)
     try:
         assert engine.set_resource("driftbox-test", 1, node) == 1
-        for task in ("real-1", "real-2"):
+        for task in tasks:
             engine.submit(Task(id=task, demands={"driftbox-test": 1}, gates=("go",)))
             engine.lift(task, "go")
-        pause = threading.Event()
-        for _ in range(120):
-            states = sorted(status.state for status in engine.status(["real-1", "real-2"]).values())
-            if states == ["running", "waiting"]:
-                break
-            pause.wait(0.5)
-        assert states == ["running", "waiting"]
+        states = lambda: sorted(status.state for status in engine.status(tasks).values())  # noqa: E731
+        eventually(lambda: states() == ["running", "waiting"], "one has room, the other waits")
+        one, two = (KubernetesLeases(api, time.time, time.monotonic, name="driftbox-test") for _ in range(2))
+        term = one.take("a", lasts_s=30).term
+        assert not two.take("b", lasts_s=30).mine
+        one.give("a", term)
+        taken = two.take("b", lasts_s=30)
+        assert (taken.mine, taken.term > term) == (True, True)
+        two.give("b", taken.term)
     finally:
-        engine.cancel(["real-1", "real-2"])
+        engine.cancel(tasks)
         engine.set_resource("driftbox-test", 0, node)
         engine.close()
+
+
+def test_the_round_that_a_real_cluster_is_asked_for_goes_through(cluster: FakeCluster) -> None:
+    small_round(KubernetesApi(KubernetesSettings(host=cluster.url)), 0.2)
+    assert cluster.get("nodes", "node-a")["status"]["capacity"].get("driftbox.io/driftbox-test") in (None, "0")
+
+
+@pytest.mark.kubernetes
+@pytest.mark.skipif(not os.environ.get("DRIFTBOX_KUBERNETES_TEST"), reason="needs KUBECONFIG and DRIFTBOX_KUBERNETES_TEST=1")
+def test_on_a_real_cluster() -> None:
+    """Needs the manifests applied and, for `hold`, the pause image. What it makes it removes, but for a lease `driftbox-test`."""
+    small_round(KubernetesApi(), 1.0)
 
 
 def test_pod_names_are_names() -> None:
