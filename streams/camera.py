@@ -368,15 +368,15 @@ class PyavCamera:
         frame that was taken last."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            self._demand(looks=timeout_s <= 0)
             while True:
+                self._demand(looks=timeout_s <= 0)  # who waits goes on asking
                 frame = self._frame_after(after_seq, looks=timeout_s <= 0)
                 if frame is not None:
                     return frame
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or self._told_to_stop.is_set() or (self._drained() and not self._realtime):
                     return None
-                self._frames.wait(left_s)
+                self._frames.wait(min(left_s, DEMAND_S / 2))
 
     def due(self, *, after_seq: int, timeout_s: float) -> bool:
         """See `streams.source.Undecoded`."""

@@ -576,7 +576,7 @@ def latency(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 def latencies(url: str, detector: Detector, fps: float, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds from capture (until the query's answer is told, until the packet was read), one of each per frame."""
-    backend = LaneBackend()
+    backend = LaneBackend(infer_width=usable_cores())  # as `edge.gpu.choose` builds it
     camera = open_camera("cam", url)
     camera.want(fps=fps)
     lane = backend.open_lane("cam/infer", role="infer", need=SMALL_NEED)

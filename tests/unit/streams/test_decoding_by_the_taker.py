@@ -224,6 +224,27 @@ def test_and_goes_on_for_those_who_look_when_nobody_has_come_back_for_a_while(
     assert frame.captured_s == live.clock.time_s
 
 
+def test_one_who_waits_for_long_goes_on_asking(live: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def wait(timeout_s: float) -> bool:
+        """Time passes, and a packet comes that nobody decodes: the one who decoded himself has stopped."""
+        waits.append(timeout_s)
+        live.send(1, every_s=timeout_s)
+        assert live.camera._is_wanted()
+        if len(waits) >= 4:
+            live.decode()
+        return True
+
+    monkeypatch.setattr(live.camera._frames, "wait", wait)
+    monkeypatch.setattr(live.camera._relief, "wait", lambda timeout: True)
+    assert not due(live)  # its claim
+    frame = live.camera.next_frame(after_seq=-1, timeout_s=PATIENCE_S)
+    assert frame is not None
+    assert max(waits) < DEMAND_S
+    assert frame.captured_s == live.clock.time_s
+
+
 def test_its_last_batch_is_waited_for(live: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
     Relief(live, monkeypatch)
     live.clock.time_s += DEMAND_S + 1.0
