@@ -17,10 +17,12 @@ from configs.schema import MqttSection
 from edge.status import BoxStatus
 from edge.store.outbox import Outbox
 from edge.store.store import Store
+from edge.telemetry.embedded_broker import EmbeddedBroker
 from edge.telemetry.publisher import Telemetry
 from edge.web.fake import FakeSource
 from tests.support.home_assistant import NEEDED, PYTHON, HomeAssistant, until
 from tests.support.mosquitto import Broker, Listener, require_mosquitto
+from tests.support.ports import free_port
 from tests.support.running_box import RunningBox, asking_headers, eventually
 
 pytestmark = [pytest.mark.mqtt, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.skipif(not PYTHON, reason=NEEDED)]
@@ -137,6 +139,36 @@ def test_what_home_assistant_makes_of_every_entity(house: HomeAssistant, broker:
     assert device_named(house, ".gate")["of"] == "Driftbox demo"
     assert dock["sensor State"]["state"] == "stalled"
     assert dock["binary_sensor Occupancy"]["state"] == "unavailable", "a broken camera is no empty room"
+    assert house.complaints() == []
+
+
+def test_a_house_whose_broker_is_the_boxs_own(tmp_path: Path) -> None:
+    """For who has no broker: Home Assistant comes in with the user that the box was given, sees everything and turns a switch."""
+    user = {"name": "ha", "password": "c4n4ry-ha"}
+    section = MqttSection.model_validate(
+        {"enabled": True, "broker": "embedded", "port": free_port(), "embedded": {"users": [user]}, "commands": "always"}
+    )
+    broker, control = EmbeddedBroker(section, tmp_path / "broker"), Control()
+    house = HomeAssistant(tmp_path / "house", section.port, username="ha", password="c4n4ry-ha")
+    with Store(tmp_path / "x.db") as store:
+        broker.start()
+        telemetry = Telemetry(
+            broker.reached_by(), site="home", box="demo", source=Shop(), outbox=Outbox(store), control=control
+        )
+        telemetry.start()
+        try:
+            house.start()
+            until(lambda: shown(house, ".gate").get("sensor State", {}).get("state") == "live", "a camera is shown")
+            until(lambda: shown(house, ".gate")["sensor Analysed pictures"]["state"] == "4.8", "its statistics")
+            house.do("switch", "turn_off", shown(house, ".gate")["switch Learning"]["entity"])
+            until(lambda: control.done, "the switch reaches the box")
+            telemetry.stop()
+            until(lambda: {e["state"] for e in shown(house, ".gate").values()} == {"unavailable"}, "the box has gone")
+        finally:
+            house.stop()
+            telemetry.stop()
+            broker.stop()
+    assert control.done == [("camera/learning", {"camera": "gate", "on": False})]
     assert house.complaints() == []
 
 

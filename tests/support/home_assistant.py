@@ -44,13 +44,14 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class HomeAssistant:
-    """A house with nothing in it but MQTT. It may be stopped and started again, and then remembers what it knew."""
+    """A house with nothing in it but MQTT. It may be stopped and started again, and then remembers what it knew. credentials: its
+    username and password at the broker."""
 
-    def __init__(self, folder: Path, broker_port: int) -> None:
+    def __init__(self, folder: Path, broker_port: int, **credentials: str) -> None:
         self.port, self._folder = free_port(), folder
         (folder / ".storage").mkdir(parents=True)
         (folder / "configuration.yaml").write_text(CONFIGURATION.format(port=self.port))
-        (folder / ".storage/core.config_entries").write_text(json.dumps(_entries(broker_port)))
+        (folder / ".storage/core.config_entries").write_text(json.dumps(_entries(broker_port, credentials)))
         (folder / ".storage/onboarding").write_text(json.dumps(_stored("onboarding", {"done": ["user", "core_config"]})))
         subprocess.run(
             [PYTHON, "-m", "homeassistant", "--script", "auth", "-c", str(folder), "add", USER, PASSWORD],
@@ -138,12 +139,12 @@ def _stored(key: str, data: Mapping[str, Any], *, version: int = 4, minor: int =
     return {"version": version, "minor_version": minor, "key": key, "data": data}
 
 
-def _entries(broker_port: int) -> dict[str, Any]:
+def _entries(broker_port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
     """Its connection to the broker, as its own dialogue would have written it."""
     entry = {
         "entry_id": "01JTESTS00000000000000MQTT", "version": 1, "minor_version": 2, "domain": "mqtt", "title": "broker",
-        "data": {"broker": "127.0.0.1", "port": broker_port}, "options": {"discovery": True}, "pref_disable_new_entities": False,
-        "pref_disable_polling": False, "source": "user", "unique_id": None, "disabled_by": None, "discovery_keys": {},
+        "data": {"broker": "127.0.0.1", "port": broker_port, **credentials}, "options": {"discovery": True},
+        "pref_disable_new_entities": False, "pref_disable_polling": False, "source": "user", "unique_id": None, "disabled_by": None, "discovery_keys": {},
         "created_at": "2026-01-01T00:00:00+00:00", "modified_at": "2026-01-01T00:00:00+00:00", "subentries": [],
     }  # fmt: skip
     return _stored("core.config_entries", {"entries": [entry]}, version=1, minor=5)
