@@ -144,7 +144,7 @@ def _entries(broker_port: int, credentials: Mapping[str, str]) -> dict[str, Any]
     entry = {
         "entry_id": "01JTESTS00000000000000MQTT", "version": 1, "minor_version": 2, "domain": "mqtt", "title": "broker",
         "data": {"broker": "127.0.0.1", "port": broker_port, **credentials}, "options": {"discovery": True},
-        "pref_disable_new_entities": False, "pref_disable_polling": False, "source": "user", "unique_id": None, "disabled_by": None, "discovery_keys": {},
-        "created_at": "2026-01-01T00:00:00+00:00", "modified_at": "2026-01-01T00:00:00+00:00", "subentries": [],
+        "pref_disable_new_entities": False, "pref_disable_polling": False, "source": "user", "unique_id": None, "disabled_by": None,
+        "discovery_keys": {}, "created_at": "2026-01-01T00:00:00+00:00", "modified_at": "2026-01-01T00:00:00+00:00", "subentries": [],
     }  # fmt: skip
     return _stored("core.config_entries", {"entries": [entry]}, version=1, minor=5)
