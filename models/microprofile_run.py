@@ -38,11 +38,9 @@ from models.labelled import LabelledImage, Subset, persons_of, predicted, spread
 from models.retrain import Step, n_replayed, n_used, retrain, student, trains_head_only
 from models.tasks.base import Scoring, Task
 from models.tasks.detection import DETECTION
-from models.trial_pack import Piece
-from models.wide_trials import WidthChanges, Widths
+from models.trial_pack import Piece, shape_of
+from models.wide_trials import Going, WidthChanges, Widths
 from scheduler.ekya.microprofile import families, lenders, picture_load, rung_epochs, survivors
-from scheduler.fluid.running import UnderWay, next_width
-from scheduler.fluid.types import Pool, Trial
 from scheduler.types import ProfileTrial, RetrainConfig
 
 #: Fewer samples than this tell nothing, however small the fraction.
@@ -93,6 +91,7 @@ class _Stretch:
 
     def __init__(self, trial: _Trial, steps: Generator[str, None, None], width: int) -> None:
         self.of, self.trial, self.doing, self.width = trial, trial.config.name, "", width
+        self.shape = shape_of(trial.config, "kept" if trial.kept else "")
         self._steps = steps
 
     def step(self) -> bool:
@@ -235,20 +234,13 @@ class ProfileGroup:
     # --- widths -------------------------------------------------------------------------------------------------------
 
     def _width(self, trial: _Trial, room: int, alone: bool) -> int:
-        """Devices for its next epoch. Of an architecture of which nothing is known yet the most is hoped for, and measured first."""
-        widths, arch = self._widths, trial.detector.spec.arch
-        if widths is None or trial.compare is None or room < 2:
+        """Devices for its next epoch."""
+        if self._widths is None or trial.compare is None or room < 2:
             return 1
-        asks = widths.asks(arch)
-        pool = Pool(gpus=self._devices, width_max=widths.most if asks else widths.width_max(arch))
-        beta = 1.0 if asks else widths.beta(arch)
         group = [trial] if alone else [t for t in self._going() if t.busy or t.begun < self._rungs[0]]
-        members = [
-            UnderWay(trial=Trial(id=str(i), h_s=self._left_s(t), beta=beta), width=max(t.width, int(t.busy)), runs=t.busy)
-            for i, t in enumerate(group)
-        ]
-        found = next_width(str(group.index(trial)), members, pool, room=room, epsilon_s=widths.epsilon_s)
-        return found if found == 1 or widths.ready() else 1
+        going = [Going(id=str(i), left_s=self._left_s(t), width=t.width, runs=t.busy) for i, t in enumerate(group)]
+        arch = trial.detector.spec.arch
+        return self._widths.choose(str(group.index(trial)), arch, going, devices=self._devices, room=room)
 
     def _left_s(self, trial: _Trial) -> float:
         """Compute until the end of this rung: by its own epochs, else by those of others and how much more it trains on."""
@@ -427,6 +419,18 @@ class _OneAtATime(Sequence[LabelledImage]):
     @property
     def persons(self) -> list[int]:
         return persons_of(self._samples)
+
+
+def judged(
+    holdout: Sequence[LabelledImage],
+    *,
+    task: Task = DETECTION,
+    scoring: Scoring | None = None,
+    yield_point: YieldPoint | None = None,
+) -> Callable[[Detector], Generator[None, None, float]]:
+    """Says how good a detector is on held-out pictures, one picture per `next`."""
+    judge = _Judge(holdout, yield_point, scoring or Scoring(), task)
+    return lambda detector: judge.quality(detector, in_full=True)
 
 
 @dataclass

@@ -23,7 +23,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,7 @@ __all__ = [
     "n_iterations",
     "n_replayed",
     "retrain",
+    "scaled",
     "settle_precision",
     "student",
     "trains_head_only",
@@ -122,6 +123,15 @@ class Saved:
     optimiser: dict[str, Any]
     schedule: dict[str, Any]
     scaler: dict[str, Any] | None
+
+
+def scaled(saved: Saved, factor: float) -> Saved:
+    """The same, to go on with `factor` times the learning rate."""
+    groups = [
+        group | {name: group[name] * factor for name in ("lr", "initial_lr")} for group in saved.optimiser["param_groups"]
+    ]
+    rates = {name: [rate * factor for rate in saved.schedule[name]] for name in ("base_lrs", "_last_lr")}
+    return replace(saved, optimiser=saved.optimiser | {"param_groups": groups}, schedule=saved.schedule | rates)
 
 
 class Bookmark:

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from scheduler.fluid.observe import Packing, Verdict
 from scheduler.fluid.packing import GAIN_MIN, alpha_of, packing_gains
+from scheduler.types import RetrainConfig
 
 
 class Gate(Protocol):
@@ -36,10 +37,11 @@ class Gate(Protocol):
 
 
 class Piece(Protocol):
-    """A stretch of one trial's iterations. trial: whose; doing: the kind of the iteration that was done last; width: devices that it
-    takes, from its beginning to its end."""
+    """A stretch of one trial's iterations. trial: whose; shape: trials of one shape take as long for an iteration of one kind
+    (`shape_of`); doing: the kind of the iteration that was done last; width: devices that it takes, from its beginning to its end."""
 
     trial: str
+    shape: str
     doing: str
     width: int
 
@@ -97,6 +99,13 @@ def run_packed(
         raise ValueError("trials need at least one lane")
     most = min(len(gates), cap or len(gates), share or len(gates))
     return _Run(work, gates[:most], gain_min, share, max(most, seats or 0), clock, on_thread, on_turn).run()
+
+
+def shape_of(config: RetrainConfig, *more: str) -> str:
+    """What says how long an iteration takes, of trainings of one model, picture by picture: how much of it trains, how often weights are
+    updated, and who teaches. (Card, section 11: knobs that change the work of an iteration break the assumption that a group's trials
+    are alike.)"""
+    return "/".join([f"{config.layers_frac:g}", f"{config.batch}", f"{config.head_neurons}", f"{config.distill > 0}", *more])
 
 
 class CurrentGate:
@@ -294,5 +303,5 @@ class _Run:
         if self._fixed or (wide and turn is None):  # no look begins beside a wide one
             return
         like = turn is not None and mix == self._mix and self._busy.keys() == set(turn) and not wide
-        if self._packing.done(lane, (piece.trial, piece.doing), seconds if like else None):
+        if self._packing.done(lane, (piece.shape, piece.doing), seconds if like else None):
             self._settle()

@@ -27,6 +27,8 @@ from models.detector import Detector
 from models.labelled import LabelledImage
 from models.retrain import Bookmark, Saved, Step, Train, retrain
 from scheduler.fluid.observe import Scaling
+from scheduler.fluid.running import UnderWay, next_width
+from scheduler.fluid.types import Pool, Trial
 from scheduler.types import RetrainConfig
 
 log = logging.getLogger("driftbox")
@@ -99,6 +101,16 @@ class WideTrials:
             return statistics.median(self._changes_s) if self._changes_s else EPSILON_S
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Going:
+    """A trial that has something left. left_s: compute of that; width: devices that it has, or had last; 0: it has not begun."""
+
+    id: str
+    left_s: float
+    width: int
+    runs: bool
+
+
 class Widths:
     """One job's view of the devices."""
 
@@ -133,8 +145,22 @@ class Widths:
         """Most devices of one trial, by what was measured; 1 before that."""
         return self._box.scaling(arch).width_max
 
+    def choose(self, id: str, arch: str, group: Sequence[Going], *, devices: int, room: int) -> int:
+        """How many devices trial `id` has for its next epoch, by Fluid (`scheduler.fluid.running`). Of an architecture of which nothing
+        is known yet the most is hoped for: `compare` before it is believed. group: all trials of one architecture that have something
+        left; devices: that the group has, room: of them free."""
+        asks = self.asks(arch)
+        pool = Pool(gpus=devices, width_max=self.most if asks else self.width_max(arch))
+        beta = 1.0 if asks else self.beta(arch)
+        members = [
+            UnderWay(trial=Trial(id=t.id, h_s=t.left_s, beta=beta), width=max(t.width, int(t.runs)), runs=t.runs) for t in group
+        ]
+        found = next_width(id, members, pool, room=room, epsilon_s=self.epsilon_s)
+        return found if found == 1 or self.ready() else 1
+
     def train(self, detector: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, /, **how: Any) -> WidthChanges:
-        """A training as `models.retrain.retrain` does it, one device wide until it is told otherwise."""
+        """A training as `models.retrain.retrain` does it, one device wide until it is told otherwise. after: where it goes on."""
+        after = how.pop("after", None)
         scaling = self._box.scaling(detector.spec.arch)
         scaling.begun()
 
@@ -142,7 +168,7 @@ class Widths:
             mark = Bookmark(after)
             return self._trainer(width)(detector, samples, config, **how, bookmark=mark), mark
 
-        return WidthChanges(begun, self._box.clock, on_change=self._box.changed, on_compared=scaling.compared)
+        return WidthChanges(begun, self._box.clock, on_change=self._box.changed, on_compared=scaling.compared, after=after)
 
     def compare(
         self, detector: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, /, **how: Any
@@ -214,19 +240,33 @@ class _Epoch:
         return self.rest_s / self.rest if self.rest else 0.0
 
 
+def narrow(
+    detector: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, /, *, after: Saved | None = None, **how: Any
+) -> WidthChanges:
+    """A training of one device in this process, as `Widths.train` gives it."""
+
+    def begun(width: int, after: Saved | None) -> tuple[Generator[Step, None, None], Bookmark]:
+        mark = Bookmark(after)
+        return retrain(detector, samples, config, **how, bookmark=mark), mark
+
+    def unheard(*_: float, **__: int) -> None: ...
+
+    return WidthChanges(begun, time.monotonic, on_change=unheard, on_compared=unheard, after=after)
+
+
 class WidthChanges:
     """A training, an iterator of steps, whose `width` may be set between epochs. begun: (width, where it goes on) -> a training of
     that width and its bookmark; on_change: hears what a change took; on_compared: (seconds of an epoch on one, on more, width)."""
 
     def __init__(
         self, begun: Callable[[int, Saved | None], tuple[Generator[Step, None, None], Bookmark]], clock: Callable[[], float], *,
-        on_change: Callable[[float], None], on_compared: Callable[..., None],
+        on_change: Callable[[float], None], on_compared: Callable[..., None], after: Saved | None = None,
     ) -> None:  # fmt: skip
         self._begun, self._clock, self._on_change, self._on_compared = begun, clock, on_change, on_compared
         self.width = 1
         self._has = 0  # the width of `_steps`
         self._steps: Generator[Step, None, None] | None = None
-        self._mark = Bookmark()
+        self._mark = Bookmark(after)
         self._epoch: _Epoch | None = None
         self._changed = False
         self._epoch_s: dict[int, float] = {}
@@ -242,6 +282,10 @@ class WidthChanges:
         step = next(self._steps)
         self._timed(step, self._epoch)
         return step
+
+    def saved(self) -> Saved | None:
+        """Between two epochs: where another one would go on. None: nothing was trained yet."""
+        return self._mark.saved()
 
     def close(self) -> None:
         if self._steps is not None:

@@ -131,11 +131,17 @@ class SuccessiveHalving:
         told, alive, done = [r for r in told if r.trial in mine], list(self.trials), 0.0
         for size, budget in self.rungs():
             alive = alive[:size]
-            scores = {r.trial: r.score for r in told if r.budget >= budget}
+            scores = _at(told, budget)
             if not any(t in scores for t in alive):  # nobody has got here (or nobody is left)
                 return tuple(Ask(trial=t, budget=budget, done=done) for t in alive)
             alive, done = best_first({t: scores[t] for t in alive if t in scores and not math.isnan(scores[t])}), budget
         return ()
+
+
+def _at(told: Sequence[Report], budget: float) -> dict[str, float]:
+    """Scores at a rung, or at the first one after it: what a trial that went on has reached later must not change who went on."""
+    later = sorted((r for r in told if r.budget >= budget * (1 - 1e-9)), key=lambda r: -r.budget)
+    return {r.trial: r.score for r in later}
 
 
 def best_first(scores: Mapping[str, float]) -> list[str]:

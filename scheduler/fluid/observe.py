@@ -5,7 +5,7 @@ p - 1 and with p trials at once. One comparison of the two is worth little on a 
 for half a second makes one of the two look bad. So:
 
     a round    some iterations with p - 1 at once and some with p, a moment apart, the next round the other way round. Its gain O^p is of
-               iterations of the same trials that did the same thing; of each the median, so that one long iteration does not count
+               iterations of the same kind, of trials of the same shape; of each the median, so that one long iteration does not count
     a verdict  'yes' when the rounds that say so lead by LEAD_YES, 'no' when those lead by LEAD_NO, after ROUNDS_MOST by majority
     a level    p = 2, 3, ... until the first that does not pay: c = p - 1
     again      nothing is settled for good: after a while p = c + 1 is looked at again, and p = c too. Each look that changes nothing
@@ -53,7 +53,7 @@ class Verdict:
 
 @dataclass
 class _Round:
-    """Times of one round: with one trial less, and with all; by what was done, of which trial."""
+    """Times of one round: with one trial less, and with all; by what was done, of what shape of trial."""
 
     turns: list[tuple[int, ...]]
     fewer: dict[Hashable, list[float]] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class Packing:
         return self._done.get(lane, 0)
 
     def done(self, lane: int, key: Hashable, seconds: float | None) -> bool:
-        """An iteration is over. key: what was done, of which trial; seconds: from wanting it to its end; None: it cannot be compared,
-        since other lanes than those of the turn were running for part of it. True: the turn, or c, is another one now."""
+        """An iteration is over. key: what was done, of what shape of trial; seconds: from wanting it to its end; None: it cannot be
+        compared, since other lanes than those of the turn were running for part of it. True: the turn, or c, is another one now."""
         before = (self.turn, self.chosen)
         if not self._level:
             self._rest()

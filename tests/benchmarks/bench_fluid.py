@@ -1,9 +1,11 @@
 """Fluid: the card's examples, and the makespan of an 18-configuration trial group at once, one per core and one by one, as ratios.
 
-Run: driftbox bench fluid [--model mobilenetv2@64] [--rounds 3] [--lanes 2] [--pictures 20] [--epochs 1,3,6] [--examples] [--widths]
+Run: driftbox bench fluid [--model mobilenetv2@64] [--rounds 3] [--lanes 2] [--pictures 20] [--epochs 1,3,6]
+     [--examples] [--widths] [--tuners]
 
 --widths: instead of the group of 18, profiles of one and of three families as a box runs them, each trial on one core, and as wide as
-StaticFluid and DynamicFluid make it by the beta that was measured (docs/trials.md).
+StaticFluid and DynamicFluid make it by the beta that was measured (docs/trials.md). --tuners: what grid, successive halving, Hyperband,
+ASHA and PBT ask for, carried out one by one and as many at once as pay.
 
 The group is Ekya's (papers/ekya.md section 5): last layers or all layers, data fraction 0.1, 0.5, 1, epochs 5, 15, 30 (here 1, 3, 6):
 18 real trainings of a real network, each a trial of its own, one thread each. Ways, in turns within a round, so that what else the
@@ -41,16 +43,17 @@ from configs.errors import WeightsError
 from models.detector import Detector
 from models.fake import scripted_image
 from models.labelled import LabelledImage
-from models.microprofile_run import ProfileGroup
+from models.microprofile_run import ProfileGroup, judged
 from models.retrain import n_used, retrain, student
 from models.tasks.base import Task
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
-from models.trial_pack import PackReport, Piece, run_packed
+from models.trial_pack import PackReport, Piece, run_packed, shape_of
+from models.tuned import TunedGroup
 from models.wide import CPU, Ranks
 from models.wide_trials import WideTrials
 from scheduler.fluid import AS_PRINTED, Pool, Trial, fifo, fluid, leftover_widths, packing_gains, plan_group, share_max
-from scheduler.fluid.groups import Report, SuccessiveHalving, group_of
+from scheduler.fluid.groups import Asha, Grid, Hyperband, Pbt, Report, SuccessiveHalving, Tuner, group_of
 from scheduler.fluid.observe import Verdict
 from scheduler.types import RetrainConfig
 
@@ -78,7 +81,7 @@ class Training:
     """A trial as one piece of work (`models.trial_pack.Piece`)."""
 
     def __init__(self, serving: Detector, samples: Sequence[LabelledImage], config: RetrainConfig, task: Task) -> None:
-        self.trial, self.doing, self.width = config.name, "train", 1
+        self.trial, self.shape, self.doing, self.width = config.name, shape_of(config), "train", 1
         self.detector = student(serving, config, seed=0)
         self._steps = retrain(self.detector, samples, config, seed=0, task=task, teacher=serving)
         self.left = config.epochs * n_used(config, len(samples))
@@ -305,6 +308,53 @@ def _profiled(bench: Bench, trials: WideTrials, count: int, *, wide: bool) -> tu
     return report.wall_s, "".join(map(str, begun)), [q for trial in group.results() for q in trial.quality]
 
 
+# --- tuners ---------------------------------------------------------------------------------------------------------------
+
+#: Epochs that a tuner gives one trial at most.
+EPOCHS_MOST = 9
+
+
+def tuners() -> dict[str, Tuner]:
+    nine = tuple(f"t{i}" for i in range(9))
+    return {
+        "grid": Grid(trials=nine[:4], budget=3),
+        "halving": SuccessiveHalving(trials=nine, r=1, eta=3),
+        "hyperband": Hyperband(budget_max=3, eta=3),
+        "asha": Asha(trials=nine, r=1, budget_max=9, eta=3, concurrency=4),
+        "pbt": Pbt(population=nine[:4], interval=1, budget=3, seed=1),
+    }
+
+
+def measure_tuners(bench: Bench) -> None:
+    print(f"{'tuner':<12}{'asked':>8}{'epochs':>8}{'one by one s':>14}{'at once s':>11}{'ratio':>7}  scores the same")
+    for name, tuner in tuners().items():
+        alone_s, alone = _tuned(bench, tuner, 1)
+        packed_s, packed = _tuned(bench, tuner, bench.lanes)
+        best: dict[str, float] = {}
+        for report in alone:
+            best[report.trial] = max(best.get(report.trial, 0.0), report.budget)
+        same = {(r.trial, r.budget, r.score) for r in alone} == {(r.trial, r.budget, r.score) for r in packed}
+        print(
+            f"{name:<12}{len(alone):>8}{sum(best.values()):>8.0f}{alone_s:>14.1f}{packed_s:>11.1f}{packed_s / alone_s:>7.2f}  {same}",
+            flush=True,
+        )
+
+
+def _tuned(bench: Bench, tuner: Tuner, lanes: int) -> tuple[float, list[Report]]:
+    names = [t for b in tuner.brackets() for t in b.trials] if isinstance(tuner, Hyperband) else [f"t{i}" for i in range(9)]
+    drawn = [
+        RetrainConfig(name=name, epochs=EPOCHS_MOST, batch=4, layers_frac=1.0, data_frac=0.5, lr=1e-4 * 1.5**i)
+        for i, name in enumerate(names)
+    ]
+    group = TunedGroup(
+        tuner, {c.name: c for c in drawn}, bench.serving, bench.samples, judged(bench.samples[:4], task=bench.task),
+        epochs=EPOCHS_MOST, seed=0, task=bench.task, lanes=lanes,
+    )  # fmt: skip
+    report = run_packed(group, [OpenGate() for _ in range(lanes)], on_thread=lambda gate: torch.set_num_threads(1))
+    group.close()
+    return report.wall_s, group.told
+
+
 # --- the card ---------------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +419,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=20)
     parser.add_argument("--epochs", default="1,3,6", help="three numbers, for the card's 5, 15 and 30")
     parser.add_argument("--widths", action="store_true", help="trials on several cores")
+    parser.add_argument("--tuners", action="store_true", help="every tuner's groups, carried out")
     parser.add_argument("--examples", action="store_true", help="only the card's examples")
     options = parser.parse_args()
     examples()
@@ -379,11 +430,13 @@ def main() -> None:
     pictures = [LabelledImage(image=image, labels=labels) for image, labels in map(scripted_image, range(options.pictures))]
     configs = configurations([int(n) for n in options.epochs.split(",")])
     cores = len(os.sched_getaffinity(0))
-    what = "profiles" if options.widths else f"{len(configs)} trials"
+    what = "profiles" if options.widths else "tuners" if options.tuners else f"{len(configs)} trials"
     print(f"\n{serving.spec.arch}@{serving.spec.input_px}: {what} on {options.pictures} pictures; {cores} cores")
     bench = Bench(serving=serving, task=task, samples=pictures, configs=configs, lanes=options.lanes)
     if options.widths:
         measure_widths(bench, options.rounds)
+    elif options.tuners:
+        measure_tuners(bench)
     else:
         measure(bench, options.rounds)
 

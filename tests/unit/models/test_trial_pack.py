@@ -21,7 +21,7 @@ class Stretch:
     """A piece of `n` iterations; every iteration writes itself into a common list."""
 
     def __init__(self, trial: str, n: int, done: list[tuple[str, int]], fails_at: int | None = None) -> None:
-        self.trial, self.doing, self.width = trial, "", 1
+        self.trial, self.shape, self.doing, self.width = trial, "like all", "", 1
         self._n, self._done, self._fails_at, self._at = n, done, fails_at, 0
         self.threads: set[int] = set()
 

@@ -60,6 +60,29 @@ def test_successive_halving_keeps_the_best_and_counts_increments() -> None:
     assert [g[0].done for g in groups] == [0, 1, 3]
 
 
+@pytest.mark.parametrize("falls", [5.0, 100.0])
+def test_who_went_on_stays_the_same_when_scores_fall_later(falls: float) -> None:
+    """A trial that trains on may become worse than those that were stopped; those stay stopped, and each rung is run once."""
+    tuner, told, sizes_told = SuccessiveHalving(trials=NAMES, r=1, eta=3), list[Report](), list[int]()
+    while asks := tuner.ask(told):
+        sizes_told.append(len(asks))
+        told += [Report(trial=a.trial, budget=a.budget, score=by_number(a.trial) - falls * (a.budget > 1)) for a in asks]
+        assert len(sizes_told) < 10
+    assert sizes_told == [9, 3, 1]
+    assert {r.trial for r in told if r.budget == 3} == {"t0", "t1", "t2"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hyperband_runs_each_rung_once_whatever_the_scores(seed: int) -> None:
+    rng, tuner, told = random.Random(seed), Hyperband(budget_max=9, eta=3), list[Report]()
+    groups = []
+    while asks := tuner.ask(told):
+        groups.append((len(asks), asks[0].budget))
+        told += [Report(trial=a.trial, budget=a.budget, score=rng.random()) for a in asks]
+        assert len(groups) < 50
+    assert groups == [rung for bracket in tuner.brackets() for rung in bracket.rungs()]
+
+
 def test_hyperband_as_published() -> None:
     """R = 81, eta = 3: 81 trials at 1, 34 at 3, 15 at 9, 8 at 27, 5 at 81; then every rung."""
     brackets = Hyperband(budget_max=81).brackets()
