@@ -276,6 +276,8 @@ class PyavCamera:
             ]
             for pulse in self._pulses.values():
                 pulse.beat()
+            if self._making_since_s is not None:
+                self._making_since_s = self._clock.now_s()  # as its own threads, one that hangs gets the time that a start gets
             # Announced here and not in the thread: who starts a camera sees it connecting, never stopped.
             self._machine.handle(Start(), self._clock.now_s())
         for thread in self._threads:

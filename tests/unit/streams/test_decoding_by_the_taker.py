@@ -337,11 +337,17 @@ def test_one_that_hangs_in_the_decoder_is_seen_and_nobody_follows_it_in(live: By
     live.clock.time_s += 70.0
     reader, decoder = live.camera.threads()
     assert decoder.silent_s == pytest.approx(70.5)
+    monkeypatch.setattr(live.camera, "_run", lambda *_: None)
+    live.camera.restart()
+    assert live.camera.threads()[1].silent_s == 0.0, "it is judged anew"
+    assert not due(live), "and nobody follows it in all the same"
+    live.clock.time_s += 10.0
+    assert live.camera.threads()[1].silent_s == pytest.approx(10.0)
     stuck.go.set()
     thread.join(PATIENCE_S)
     assert [index_of(frame) for frame in made] == [0], "what it was about is still the older one"
     live.send(5, every_s=0.1)
-    assert live.camera.threads()[1].silent_s == 0.0
+    assert due(live, made[0])
     newest = make(live, made[0])
     assert newest is not None
     assert newest.seq > made[0].seq
