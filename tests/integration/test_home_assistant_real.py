@@ -66,13 +66,14 @@ def house(tmp_path: Path, broker: Broker) -> Iterator[HomeAssistant]:
 class Shop(FakeSource):
     """Four cameras whose first has a name and zones that would break a page or a template, and somebody in one of them."""
 
-    present = 1
+    present, door = 1, True
 
     def status(self) -> BoxStatus:
         status = super().status()
         gate, *others = status.cameras
         seen = {"person": self.present, "car": 0}
-        gate = gate.model_copy(update={"name": NAME, "present": seen, "zones": {NAME: seen, "door": {"person": 0, "car": 0}}})
+        zones = {NAME: seen, **({"door": {"person": 0, "car": 0}} if self.door else {})}
+        gate = gate.model_copy(update={"name": NAME, "present": seen, "zones": zones})
         return status.model_copy(update={"cameras": (gate, *others)})
 
 
@@ -115,6 +116,9 @@ def test_what_home_assistant_makes_of_every_entity(house: HomeAssistant, broker:
         until(lambda: shown(house, "546ead11").get("sensor Cameras live", {}).get("state") == "2", "the box is shown")
         until(lambda: device_named(house, ".hall"), "the last camera is shown")
         box, gate, dock = (shown(house, ending) for ending in ("546ead11", ".gate", ".dock"))
+        source.door = False
+        until(lambda: not any("door" in name for name in shown(house, ".gate")), "a zone is gone, and its entities with it")
+        assert "sensor Objects" in shown(house, ".gate")
         telemetry.stop()
         until(lambda: {e["state"] for e in shown(house, ".gate").values()} == {"unavailable"}, "the box has gone")
     facts = {
