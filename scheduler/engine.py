@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse
+from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse, turns
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -773,6 +773,7 @@ class BoxEngine:
             return
         stream.gating = None
         old, new = _number(event.serving_quality), _number(event.candidate_quality)
+        expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:
             stream.quality = old
         if old is not None and new is not None:
@@ -795,6 +796,9 @@ class BoxEngine:
             return
         stream.note = _refusal(old, new, verdict)
         stream.refused = old is not None and new is not None
+        if stream.refused and self.config.try_again:
+            error = admission.error_of(event.gain_sd, event.frames)
+            stream.gains[-1] = turns.as_if_won(verdict.gain, error, expected)
         if stream.leader is not None:
             stream.alone = self.state.window
         self._reject(stream, stream.note)

@@ -70,6 +70,10 @@ class EngineConfig:
     leave_models: under policy `cached`, each window leaves a model trained on it, elsewhere and for free, as the paper assumes
     (virtual drivers only; a live box has the models that its earlier windows really left).
     slaq_age_s: after so long below its fair part a job's gains count double, None: never.
+    try_again: a refused retraining leaves what was to win (`turns.as_if_won`), else what the gate saw of it is all that the next one is
+    expected to win; False is what journals without it were decided with.
+    count_taught: of a turn's labels those count that teach, not those that judge (`scheduler.turns`); False is what journals without it
+    were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
     (`scheduler.admission`); shadow: an admitted retraining first runs beside the serving model.
     drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
@@ -106,6 +110,8 @@ class EngineConfig:
     gate_frames: int = 16
     gate_margin: float = 0.0
     gate_risk: float = 0.25
+    try_again: bool = False
+    count_taught: bool = False
     shadow: bool = False
     min_gain: float = 0.01
     cost_margin_frac: float = 0.15

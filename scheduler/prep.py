@@ -195,15 +195,20 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     waited = turns.MEASURED_GAIN * (1 + stream.waited)
     if not stream.full:
         return turns.Turn(id=stream.id, gain=waited, label_gpu_s=state.golden_gpu_s, fixed_gpu_s=0.0, least=most, most=most)
-    frac = turns.first_frac(_first_wins(state))
-    drifted = stream.drift is not None and stream.drift.drifted
-    gain = turns.expected_gain(_own_gains(stream), _quality(stream, config), frac, drifted=drifted)
     return turns.Turn(
-        id=stream.id, gain=max(waited, gain),
+        id=stream.id, gain=max(waited, expected_gain(stream, state, config)),
         label_gpu_s=state.golden_gpu_s + _train_gpu_s(stream, config) / max(1, config.label_frames),
         fixed_gpu_s=_profile_gpu_s(stream, state, config, needs) + config.gate_frames * state.golden_gpu_s,
         least=most if stream.offered else min(least, most), most=most,
+        holdout_frac=config.holdout_frac if config.count_taught else None,
     )  # fmt: skip
+
+
+def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) -> float:
+    """What a retraining should bring a camera that is examined in full, by what its own and the box's others have won."""
+    frac = turns.first_frac(_first_wins(state))
+    drifted = stream.drift is not None and stream.drift.drifted
+    return turns.expected_gain(_own_gains(stream), _quality(stream, config), frac, drifted=drifted)
 
 
 def _quality(stream: StreamState, config: EngineConfig) -> float:

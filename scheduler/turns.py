@@ -10,8 +10,9 @@ inference has c (`scheduler.prep_share`), the choice is the share p, the labels 
     sum over i <= k of  g_i(n) * ((T - f_i) / T + later)  -  (Q(capacity) - Q(capacity - p)) * f_k / T
 
 g(n): what n labels win of what all that are wanted win, n / (n + HALF_LABELS) in proportion (docs/retraining.md: where there was much to
-win a quarter of the data won all of it, where there was little a third). So one camera with much to win has its turn with few labels
-where four of them would have had none, and cameras whose gain is not worth the inference that it costs wait. Pure.
+win a quarter of the data won all of it, where there was little a third); with `EngineConfig.count_taught` only those count that teach:
+of eight labels four do, of twelve eight, since a small sample holds half of its labels out. So one camera with much to win has its
+turn with few labels where four of them would have had none, and cameras whose gain is not worth the inference that it costs wait. Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduler import admission
 from scheduler.prep_share import LATER_WINDOWS, Watched, shown_quality
+from scheduler.split import label_split
 
-#: So many labels win half of what endless ones would.
-HALF_LABELS = 5
+#: So many labels win half of what endless ones would: of all labels, or of those that teach.
+HALF_LABELS, HALF_TAUGHT = 5, 3
 #: Steps in which labels are tried.
 LABEL_STEP = 2
 #: What a retraining wins of what is missing to quality 1, for a camera that never had one and before the fleet has shown it; it counts
@@ -38,7 +41,8 @@ MEASURED_GAIN = 0.004
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """What a camera's learning takes and promises. gain: with `most` labels, 0-1; label_gpu_s: of one label and learning from it;
-    fixed_gpu_s: of all the rest (profile, gate)."""
+    fixed_gpu_s: of all the rest (profile, gate); holdout_frac: part of the labels that judge and teach nothing (`scheduler.split`),
+    None: all of them count."""
 
     id: str
     gain: float
@@ -46,6 +50,7 @@ class Turn:
     fixed_gpu_s: float
     least: int
     most: int
+    holdout_frac: float | None = None
 
     def frames(self, wanted: int) -> int:
         return min(self.most, max(self.least, wanted))
@@ -54,7 +59,12 @@ class Turn:
         return self.fixed_gpu_s + self.frames(wanted) * self.label_gpu_s
 
     def gain_of(self, wanted: int) -> float:
-        return self.gain * part_won(self.frames(wanted)) / max(part_won(self.most), 1e-9)
+        return self.gain * self._won(self.frames(wanted)) / max(self._won(self.most), 1e-9)
+
+    def _won(self, labels: int) -> float:
+        if self.holdout_frac is None:
+            return part_won(labels)
+        return part_won(label_split(labels, self.holdout_frac)[0], half=HALF_TAUGHT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +76,9 @@ class Chosen:
     ends_s: float = 0.0
 
 
-def part_won(labels: int) -> float:
+def part_won(labels: int, *, half: float = HALF_LABELS) -> float:
     """Of what endless labels would win (0-1)."""
-    return labels / (labels + HALF_LABELS)
+    return labels / (labels + half)
 
 
 def first_frac(won: Sequence[tuple[float, float]]) -> float:
@@ -81,6 +91,14 @@ def first_frac(won: Sequence[tuple[float, float]]) -> float:
 def left_to_win(gains: Sequence[float]) -> float:
     """By what a camera's newest retraining won; gains: newest last, at least one."""
     return LEFT_FRAC * max(0.0, gains[-1])
+
+
+def as_if_won(seen: float, error: float, expected: float) -> float:
+    """What a retraining that the gate refused counts as, among what earlier ones won. Nothing of it serves, so all that was to win still
+    is; how much that is lies between what was expected of this one and the gain that the gate saw on few frames, by how well it saw
+    it (`admission.posterior`). `left_to_win` of the answer is just that. error: the standard error of `seen`."""
+    left, _ = admission.posterior(seen, error, admission.Belief(mean=expected, sd=admission.REUSED.sd))
+    return max(0.0, left) / LEFT_FRAC
 
 
 def expected_gain(gains: Sequence[float], quality: float, frac: float, *, drifted: bool) -> float:

@@ -28,10 +28,8 @@ from models.detector import Detector, YieldPoint
 from models.golden import PLAIN, Labelling, golden_steps
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
+from scheduler.split import label_split
 from scheduler.types import Detections, Traits
-
-#: A quality on fewer held-out frames says little: small samples give up to half of their frames for it.
-MIN_HOLDOUT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +62,6 @@ class GoldenWork:
     left_out: int = 0
     unreadable: int = 0
     gpu_s: float = 0.0
-
-
-def label_split(frames: int, holdout_frac: float) -> tuple[int, int]:
-    """(train, holdout): how `frames` labels are divided. A small sample still holds out MIN_HOLDOUT frames, at most half of all."""
-    holdout = max(int(frames * holdout_frac + 1e-9), min(MIN_HOLDOUT, frames // 2))
-    return frames - holdout, holdout
 
 
 def frames_to_label(

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from configs.errors import StorageError
 from configs.units import CLASSES, NOTHING
 from edge import jobs
-from edge.jobs.label import MIN_HOLDOUT, GoldenWork, frames_to_label, golden_label_steps
+from edge.jobs.label import GoldenWork, frames_to_label, golden_label_steps
 from models.fake import FakeDetector
 from models.golden import Labelling, class_table
+from scheduler.split import MIN_HOLDOUT
 from scheduler.types import Detections
 from tests.support.memory_samples import MemorySamples, Ref
 

@@ -275,3 +275,49 @@ def test_people_are_told_who_waits_and_why() -> None:
     state = state_of(camera("a", 0.7), camera("z", 0.1))
     _, told = prep.turn_tasks(Chosen(share_pct=50, frames=(("z", 8),)), state, CONFIG)
     assert "8 of 40 labels" in told
+
+
+# --- labels that teach, labels that judge ---------------------------------------------------------------------------------
+
+
+def test_labels_that_judge_win_nothing() -> None:
+    """Of 8 labels 4 teach, of 12 eight, of 20 twelve (scheduler.split, 40 % held out)."""
+    one = replace(turn(gain=0.2), holdout_frac=0.4)
+    assert one.gain_of(20) == pytest.approx(0.2)
+    assert one.gain_of(12) == pytest.approx(0.2 * (8 / 11) / (12 / 15))
+    assert one.gain_of(8) == pytest.approx(0.2 * (4 / 7) / (12 / 15))
+
+
+def test_where_all_labels_count_it_is_as_it_was() -> None:
+    assert turn(gain=0.2).gain_of(8) == pytest.approx(0.2 * part_won(8) / part_won(20))
+
+
+@given(st.floats(0, 1), st.floats(0, 0.9), st.integers(1, 30), st.integers(1, 30))
+def test_more_labels_never_win_less_and_none_win_more_than_all(gain: float, frac: float, some: int, more: int) -> None:
+    one = Turn(id="a", gain=gain, label_gpu_s=1.0, fixed_gpu_s=1.0, least=1, most=30, holdout_frac=frac)
+    few, many = sorted((some, more))
+    assert one.gain_of(few) <= one.gain_of(many) + 1e-9
+    assert one.gain_of(many) <= gain + 1e-9
+
+
+def test_seven_turns_that_teach_before_eight_that_are_mostly_judged() -> None:
+    """Eight cameras and 250 s: with eight labels each, of which four teach, all of them have a turn; that is one too many."""
+    turns = [turn(id, 0.2) for id in "abcdefgh"]
+    before = chosen(turns, left_s=250, most_s=250)
+    after = chosen([replace(t, holdout_frac=0.4) for t in turns], left_s=250, most_s=250)
+    assert [frames for _, frames in before.frames] == [8] * 8
+    assert [frames for _, frames in after.frames] == [10] * 7
+
+
+def test_a_box_counts_what_teaches_where_it_is_told_to() -> None:
+    knobs = (KnobProfile(name="every", demand_pct=10, quality_frac=1.0, fps=12.0),)
+    streams = {id: StreamState(id=id, knobs=knobs, version=f"{id}-0", quality=0.4) for id in "abcde"}
+    state = BoxState(window=2, opened_s=0.0, ends_s=250.0, streams=streams, golden_gpu_s=1.0)
+    config = EngineConfig(window_s=250, policy="lookahead", overlap=True, prep_auto=True, label_frames=20, gate_frames=8)
+
+    def labels(*, taught: bool) -> list[int]:
+        found = prep.turns_of(state, replace(config, count_taught=taught), Needs(labels=True, profiles=True), 0.0)
+        return [frames for _, frames in found.frames]
+
+    assert labels(taught=False) == [8] * 5
+    assert labels(taught=True) == [14] * 4
