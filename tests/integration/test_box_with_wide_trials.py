@@ -24,9 +24,11 @@ def no_gpus() -> Survey:
     raise AssertionError("cores have no driver to be asked")
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_a_window_with_trials_on_two_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """at_once: trials that the box may run at once; its window has one, which then has both cores for itself."""
     put_fakes_in_the_zoo(monkeypatch)
     wide = wide_of(GpusSection(trial_width=2, capacity_pct=200), SystemClock(), no_gpus)
     assert wide is not None
@@ -38,6 +40,7 @@ def test_a_window_with_trials_on_two_cores(
             caplog.at_level(logging.INFO, logger="driftbox"),
             LiveBox(tmp_path / "data", {"a": "fake"}, config=replace(CONFIG, capacity_pct=200)) as box,
         ):
+            box.runtime.parts.trials_at_once, box.runtime.parts.widths = at_once, wide.widths
             box.wait_for(ev.SwapDone, "a")
             box.wait(lambda: "trials of fake may have" in caplog.text, "the processes have started, and were measured")
             seen = len(box.seen(ev.ProfileDone))
