@@ -27,7 +27,9 @@ class Section(BaseModel):
         said = {True: "on", False: "off"}
         return {
             name: said[value]
-            if isinstance(value, bool) and name in cls.model_fields and said[value] in get_args(cls.model_fields[name].annotation)
+            if isinstance(value, bool)
+            and name in cls.model_fields
+            and said[value] in get_args(cls.model_fields[name].annotation)
             else value
             for name, value in given.items()
         }
