@@ -26,6 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from websockets.sync.client import connect
 
 from streams.rendered.serve import CameraScript
 from streams.rtsp_process import RtspServerProcess
@@ -160,6 +161,9 @@ def test_no_canary_is_shown_anywhere(tmp_path: Path) -> None:
         seen |= every_route(client)
         seen["/metrics"] = client.get("/metrics").content
         seen["/"] = client.get("/").content
+        live = f"wss://localhost:{port}/api/v1/live"
+        with connect(live, ssl=trust, additional_headers={"Authorization": f"Bearer {token}"}, open_timeout=WITHIN_S) as feed:
+            seen["live updates"] = "".join(str(feed.recv(WITHIN_S)) for _ in range(2)).encode()
         seen |= of_bundle(client.get("/api/v1/health/diagnostics.zip").content)
         bundle = [sys.executable, "-m", "edge", "diagnostics", str(config), str(tmp_path / "beside.zip")]
         done = subprocess.run(bundle, cwd=ROOT, capture_output=True, timeout=WITHIN_S, check=False)
@@ -181,6 +185,7 @@ def test_no_canary_is_shown_anywhere(tmp_path: Path) -> None:
     # That the net has no hole.
     assert len([name for name in seen if name.startswith("GET ")]) > 20
     assert b"refused" in seen["bundle: status.json"]
+    assert b"refused" in seen["live updates"]
     assert b"driftbox_camera_up" in seen["/metrics"]
     assert any("/backups/" in name and name.endswith("driftbox.db") for name in seen)
     assert any(word in config.read_bytes() for word in words)
