@@ -159,25 +159,28 @@ do_install() {
 ask_purge() {
     if [ -n "${PURGE:-}" ]; then [ "$PURGE" = 1 ]; return; fi
     if [ ! -t 0 ]; then return 1; fi
-    printf 'Remove configuration, models, samples, clips and back-ups in %s and %s for good? Type yes: ' "$data" "$(dirname "$config")"
+    printf 'Remove configuration, models, samples, clips, back-ups (%s, %s) and the log for good? Type yes: ' "$data" "$(dirname "$config")"
     read -r answer
     [ "$answer" = yes ]
 }
 
 do_uninstall() {
     need_root uninstall
-    if [ -e "$root$unit" ]; then system systemctl disable --now driftbox; fi
+    if [ -e "$root$unit" ]; then
+        system systemctl disable --now driftbox
+        system systemctl stop systemd-journald@driftbox.socket systemd-journald-varlink@driftbox.socket systemd-journald@driftbox.service
+    fi
     rm -f "$root$unit" "$root$journal" "$root$link"
     system systemctl daemon-reload
     rm -rf "$root${prefix:?}/venv" "$root$prefix"/env-*
     rmdir "$root$prefix" 2>/dev/null || true
     if ask_purge; then
-        rm -rf "$root$data" "$root$cache" "$root$(dirname "$config")"
+        rm -rf "$root$data" "$root$cache" "$root$(dirname "$config")" "$root"/var/log/journal/*.driftbox
         if id "$user" >/dev/null 2>&1; then system userdel "$user"; fi
         say "removed, data and configuration included"
     else
         rm -rf "$root$cache"
-        say "removed; data stay in $data, configuration in $(dirname "$config") (PURGE=1 removes them)"
+        say "removed; data stay in $data, configuration in $(dirname "$config"), the log in its journal (PURGE=1 removes them)"
     fi
 }
 

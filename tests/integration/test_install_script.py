@@ -224,9 +224,14 @@ def test_uninstalling_leaves_the_data_unless_told_otherwise(root: Path) -> None:
     assert (root / "var/lib/driftbox/driftbox.db").exists()
     assert (root / "etc/driftbox/box.yaml").exists()
     assert "PURGE=1" in done.stdout
+    assert "would run: systemctl stop systemd-journald@driftbox.socket" in done.stdout, "the journal's own service ends, too"
+    journals = [root / "var/log/journal" / name for name in ("0123.driftbox", "0123")]
+    for journal in journals:
+        journal.mkdir(parents=True)
     assert service("uninstall", root, PURGE="1").returncode == 0
     assert not (root / "var/lib/driftbox").exists()
     assert not (root / "etc/driftbox").exists()
+    assert [journal.exists() for journal in journals] == [False, True]
 
 
 def test_uninstalling_what_is_not_there_is_no_error(tmp_path: Path) -> None:
@@ -283,7 +288,7 @@ def test_the_unit_and_the_program_agree(root: Path) -> None:
     assert int(re.search(r"TimeoutStopSec=(\d+)", text)[1]) > THREADS_S + 5  # type: ignore[index]
 
 
-# --- containers: read, not built --------------------------------------------------------------------------------------
+# --- containers: read, not built (docs/install.md tells of a real build) -----------------------------------------------
 
 
 CONTAINERFILE = (ROOT / "configs/container/Containerfile").read_text()
@@ -297,6 +302,28 @@ def test_everything_that_the_container_copies_is_there_and_the_package_is_whole(
             copied |= set(words[1:-1])
     assert [path for path in sorted(copied) if not (ROOT / path).exists()] == []
     assert {"cluster", "configs", "edge", "models", "scheduler", "streams", "scripts", "pyproject.toml"} <= copied
+
+
+def test_a_later_image_can_read_what_an_earlier_one_left_in_its_volumes() -> None:
+    """Numbers that a base image hands out change with what else it holds; files in volumes keep theirs."""
+    assert re.search(r"groupadd --gid (\d+) driftbox", CONTAINERFILE)[1] == "10001"  # type: ignore[index]
+    assert re.search(r"useradd --uid (\d+) --gid driftbox", CONTAINERFILE)[1] == "10001"  # type: ignore[index]
+
+
+def test_podman_is_told_to_keep_the_health_check() -> None:
+    """Its own format of images knows none, and leaves it out with a warning."""
+    builds = [line for line in (CONTAINERFILE + (ROOT / "docs/install.md").read_text()).splitlines() if "podman build" in line]
+    assert builds
+    assert [line for line in builds if "--format docker" not in line] == []
+
+
+def test_nothing_but_what_is_copied_reaches_a_build() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split("\n")
+    assert "*" in ignored
+    kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    words = [line.split()[1:-1] for line in CONTAINERFILE.splitlines() if line.startswith("COPY ") and "--from" not in line]
+    needed = {word.split("/")[0] for line in words for word in line if not word.startswith("--")}
+    assert kept == needed
 
 
 def test_containers_run_as_nobody_special_and_end_politely() -> None:
