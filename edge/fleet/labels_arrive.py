@@ -11,18 +11,17 @@ the gate judges by its held-out pictures. A box in its first window waits for it
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from configs.errors import DriftboxError, EnvironmentLacking, StorageError, UsageError
-from configs.files import atomic_write, storage_errors
 from edge.fleet.envelope import Member, open_sealed
 from edge.fleet.labels_leave import rest_of
+from edge.fleet.notes import Notes
 from edge.fleet.parcels import ParcelPost
 from scheduler.fleet import codec
 from scheduler.fleet.pooling import Collected, end_parcel, part_parcel
@@ -105,7 +104,7 @@ class ArrivingLabels:
     """See the module. member: as which parcels are opened; folder: its own."""
 
     def __init__(self, place: Place, folder: Path, *, member: Callable[[], Member], post: LabelPost) -> None:
-        self._place, self._folder, self._member, self._post = place, folder, member, post
+        self._place, self._notes, self._member, self._post = place, Notes(folder, "a request", _made), member, post
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="fleet-labels-arrive", daemon=True)
@@ -121,9 +120,8 @@ class ArrivingLabels:
 
     def expect(self, coming: Expected) -> None:
         """Durable; the same again changes nothing. Raises StorageError."""
-        path = self._path(coming.request)
         with self._lock:
-            if not path.is_file():
+            if self._notes.read(coming.request) is None:
                 self._write(coming)
         self._wake.set()
 
@@ -142,7 +140,9 @@ class ArrivingLabels:
     def look(self) -> float:
         """Takes in what has come. For the own thread (tests call it). Seconds until it is worth looking again."""
         now_utc, young = self._place.utc(), False
-        for coming in self._coming():
+        with self._lock:
+            under_way = self._notes.all()
+        for coming in under_way:
             if self._stopping:
                 break
             young |= now_utc < coming.since_utc + SOON_S
@@ -251,32 +251,12 @@ class ArrivingLabels:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def _coming(self) -> list[Expected]:
-        with self._lock, storage_errors(self._folder):
-            paths = sorted(self._folder.glob("*.json"))
-            return [found for path in paths if (found := _read(path)) is not None]
-
     def _write(self, coming: Expected) -> Expected:
-        path = self._path(coming.request)
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_write(path, json.dumps(asdict(coming)).encode())
-        return coming
+        return self._notes.write(coming.request, coming)
 
     def _forget(self, coming: Expected) -> None:
-        path = self._path(coming.request)
-        with storage_errors(path):
-            path.unlink(missing_ok=True)
-
-    def _path(self, request: str) -> Path:
-        return self._folder / f"{checked(request, 'a request')}.json"
+        self._notes.forget(coming.request)
 
 
-def _read(path: Path) -> Expected | None:
-    try:
-        with storage_errors(path):
-            said = json.loads(path.read_bytes())
-        return Expected(**said | {"done": tuple(said["done"])})
-    except (ValueError, TypeError, KeyError) as error:
-        log.warning("labels that were expected cannot be read: %s", error)
-        return None
+def _made(said: dict[str, Any]) -> Expected:
+    return Expected(**said | {"done": tuple(said["done"])})

@@ -12,19 +12,19 @@ too. What is under way stands in a file for each camera; a newer journey of the 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from configs.errors import DriftboxError, EnvironmentLacking, UsageError
-from configs.files import atomic_write, storage_errors
+from configs.errors import DriftboxError, EnvironmentLacking
+from edge.fleet.notes import Notes
 from edge.fleet.parcels import addressee
 from edge.fleet.samples import Box, Giving, SampleGiver
 from scheduler.fleet.pooling import MIB, CollectRequest
-from scheduler.fleet.types import CameraKey, checked
+from scheduler.fleet.types import CameraKey
 from streams.masks import masks_from
 
 log = logging.getLogger("driftbox")
@@ -77,6 +77,7 @@ class LeavingLabels:
         self, box: Callable[[], Box], folder: Path, *, watched: Callable[[str], bool], say: Callable[[str, str], None]
     ) -> None:
         self._box, self._folder, self._watched, self._say = box, folder, watched, say
+        self._notes = Notes(folder, "a camera", _made)
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), False
         self._giver: SampleGiver | None = None
@@ -101,18 +102,18 @@ class LeavingLabels:
             masks=tuple(mask.points for mask in giving.masks),
         )  # fmt: skip
         with self._lock:
-            before = self._read(camera)
+            before = self._notes.read(camera)
             if before is None or before.request != found.request:
-                self._write(found)
+                self._notes.write(camera, found)
         self._wake.set()
 
     def close(self, camera: str) -> None:
         """The camera is about to be closed here: what was labelled since it set out follows. One that did not set out: nothing happens.
         Durable. Raises StorageError."""
         with self._lock:
-            journey = self._read(camera)
+            journey = self._notes.read(camera)
             if journey is not None and not journey.rest:
-                self._write(replace(journey, rest=True))
+                self._notes.write(camera, replace(journey, rest=True))
         self._wake.set()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -136,7 +137,9 @@ class LeavingLabels:
     def look(self) -> bool:
         """Sends what is to be sent. For the own thread (tests call it). Whether something waits for the fleet."""
         waits = False
-        for journey in self._journeys():
+        with self._lock:
+            journeys = self._notes.all()
+        for journey in journeys:
             if self._stopping:
                 break
             try:
@@ -153,7 +156,7 @@ class LeavingLabels:
         box = self._box()
         self._give(box, journey, rest=False)
         with self._lock:
-            now = self._read(journey.camera)
+            now = self._notes.read(journey.camera)
         if now is None or now.request != journey.request:
             return
         if now.rest and not self._watched(journey.camera):
@@ -189,38 +192,13 @@ class LeavingLabels:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def _journeys(self) -> list[Journey]:
-        with self._lock, storage_errors(self._folder):
-            names = sorted(path.stem for path in self._folder.glob("*.json"))
-            return [journey for name in names if (journey := self._read(name)) is not None]
-
-    def _read(self, camera: str) -> Journey | None:
-        """None: there is none, or what is there cannot be read."""
-        path = self._path(camera)
-        try:
-            with storage_errors(path):
-                said = json.loads(path.read_bytes()) if path.is_file() else None
-            return Journey(**said) if said is not None else None
-        except (ValueError, TypeError) as error:
-            log.warning("what was on its way of camera %s cannot be read: %s", camera, error)
-            return None
-
-    def _write(self, journey: Journey) -> None:
-        path = self._path(journey.camera)
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_write(path, json.dumps(asdict(journey)).encode())
-
     def _forget(self, journey: Journey) -> None:
+        """Unless the camera has set out anew."""
         with self._lock:
-            now = self._read(journey.camera)
+            now = self._notes.read(journey.camera)
             if now is not None and now.request == journey.request:
-                path = self._path(journey.camera)
-                with storage_errors(path):
-                    path.unlink(missing_ok=True)
+                self._notes.forget(journey.camera)
 
-    def _path(self, camera: str) -> Path:
-        try:
-            return self._folder / f"{checked(camera, 'a camera')}.json"
-        except ValueError as error:
-            raise UsageError(str(error), subject=camera[:80]) from None
+
+def _made(said: dict[str, Any]) -> Journey:
+    return Journey(**said)

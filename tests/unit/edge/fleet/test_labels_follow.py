@@ -14,6 +14,7 @@ import pytest
 
 from configs.errors import EnvironmentLacking, StorageError, UsageError
 from edge.fleet import labels_arrive, labels_leave
+from edge.fleet import notes as notes_module
 from edge.fleet import samples as samples_module
 from edge.fleet.envelope import certificate_of, open_sealed, seal
 from edge.fleet.labels_arrive import GONE_S, KEPT_S, ArrivingLabels, Expected, Place, expected, facts
@@ -319,7 +320,7 @@ def killed_at(at: int, patched: pytest.MonkeyPatch, two: Two) -> Iterator[Callab
             raise Killed
 
     with patched.context() as patch:
-        for module in (samples_module, labels_leave, labels_arrive, store_module):
+        for module in (samples_module, notes_module, store_module):
             real = module.atomic_write
 
             def write(*a: Any, real: Callable[..., None] = real, **k: Any) -> None:
@@ -536,7 +537,7 @@ def test_damaged_files_of_what_is_under_way_cost_that_only(two: Two) -> None:
 def test_a_name_that_is_a_path_is_refused(two: Two) -> None:
     with pytest.raises(UsageError):
         two.a.leaving.begin("../x", PARCEL, YES, now_utc=0.0)
-    with pytest.raises(ValueError, match="a request"):
+    with pytest.raises(UsageError, match="a request"):
         two.b.arriving.expect(Expected(request="../x", sender="a", camera=GUEST, since_utc=0.0, newest=1))
 
 
