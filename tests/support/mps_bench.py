@@ -24,6 +24,7 @@ from tests.support import remote_models as rm
 from tests.support.fakes import StillCamera
 
 WAIT_S = 60.0
+FAKE = (sys.executable, "-m", "edge.gpu.fake_mps")
 
 
 class Bench:
@@ -31,7 +32,7 @@ class Bench:
 
     def __init__(self, folder: Path, *, spare: bool = False, **settings: Any) -> None:
         self.folder = folder
-        self.daemon = MpsDaemon(folder / "d", gpu="GPU-fake", owner="box", control=(sys.executable, "-m", "edge.gpu.fake_mps"))
+        self.daemon = MpsDaemon(folder / "d", gpu="GPU-fake", owner="box", control=FAKE, answer_s=WAIT_S, ready_s=WAIT_S)
         self.made: list[WorkerProcess] = []
         self.places: dict[str, Place] = {}
         self.fail_next = False
@@ -118,8 +119,8 @@ class Place:
         assert isinstance(found, RemoteDetector)
         return found
 
-    def frames_until(self, true: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + WAIT_S
+    def frames_until(self, true: Callable[[], bool], within_s: float = WAIT_S) -> None:
+        end_s = time.monotonic() + within_s
         while not true():
             self.frame()
             assert time.monotonic() < end_s
