@@ -500,7 +500,7 @@ def _spent_s(device: torch.device) -> float:
 
 
 def _say(pipe: Connection, message: str, remedy: str, code: str) -> None:
-    with suppress(OSError):
+    with suppress(OSError, EOFError):
         pipe.send(_Answer(error=(message, remedy, code)))
         pipe.recv()  # the others are in a collective with this one; it is ended with them
 

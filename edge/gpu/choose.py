@@ -39,7 +39,7 @@ def why_not(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
     make itself only the GPU is looked at, until it is named (`divided`)."""
     if gpus.device == "cpu":
         return None
-    lacking = _no_gpu(gpus, survey)
+    lacking = _no_gpu(gpus, survey) or no_trial_gpu(gpus, survey)
     if lacking is not None or (gpus.mig_reconfigure and not gpus.mig_instance):
         return lacking
     gpu = survey.devices[gpus.index]
@@ -69,6 +69,24 @@ def _no_gpu(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
             remedy=gpu.remedy,
             code=gpu.code,
         )
+    return None
+
+
+def no_trial_gpu(gpus: GpusSection, survey: Survey) -> EnvironmentLacking | None:
+    """Whether the further ones that trials may have are there, sound and whole."""
+    for index in gpus.trial_gpus:
+        if index >= len(survey.devices):
+            return EnvironmentLacking(
+                f"gpus.trial_gpus names GPU {index}, and this machine has {len(survey.devices) or 'no'}", subject="gpus.trial_gpus",
+                remedy="count from 0, as nvidia-smi does, or leave it out: then trials run on the box's own GPU", code="no_gpu",
+            )  # fmt: skip
+        gpu = survey.devices[index]
+        if gpu.code or gpu.facts.mig:
+            problem = gpu.facts.problem or "it is divided (MIG)"
+            return EnvironmentLacking(
+                f"GPU {index} ({gpu.facts.name}) cannot train trials: {problem}", subject="gpus.trial_gpus",
+                remedy=gpu.remedy or "name one that is whole, or leave it out", code=gpu.code or "mig_on",
+            )  # fmt: skip
     return None
 
 

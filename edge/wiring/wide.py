@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from configs.errors import EnvironmentLacking
 from configs.machine import usable_cores
 from configs.schema import GpusSection
 from edge.clock import Clock
+from edge.gpu.choose import no_trial_gpu
 from edge.gpu.nvml import Survey
 from edge.gpu.remote import RemoteClock
 from edge.jobs import HERE, JobSteps, Steps, profile_steps
@@ -69,22 +69,10 @@ def gpus_of(gpus: GpusSection, look: Callable[[], Survey]) -> list[str]:
     if not gpus.trial_gpus:
         return []
     survey = look()
-    uuids = []
-    for index in gpus.trial_gpus:
-        if index >= len(survey.devices):
-            raise EnvironmentLacking(
-                f"gpus.trial_gpus names GPU {index}, and this machine has {len(survey.devices) or 'no'}", subject="gpus.trial_gpus",
-                remedy="count from 0, as nvidia-smi does, or leave it out: then trials run on the box's own GPU", code="no_gpu",
-            )  # fmt: skip
-        gpu = survey.devices[index]
-        if gpu.code or gpu.facts.mig:
-            problem = gpu.facts.problem or "it is divided (MIG)"
-            raise EnvironmentLacking(
-                f"GPU {index} ({gpu.facts.name}) cannot train trials: {problem}", subject="gpus.trial_gpus",
-                remedy=gpu.remedy or "name one that is whole, or leave it out", code=gpu.code or "mig_on",
-            )  # fmt: skip
-        uuids.append(gpu.facts.uuid)
-    return uuids
+    lacking = no_trial_gpu(gpus, survey)
+    if lacking is not None:
+        raise lacking
+    return [survey.devices[index].facts.uuid for index in gpus.trial_gpus]
 
 
 def profiled_wide(trials: WideTrials, *given: Any, **named: Any) -> Steps[tuple[tuple[ProfileTrial, ...], int]]:

@@ -22,6 +22,7 @@ from edge.gpu.lanes import CpuDevice, LaneBackend
 from edge.gpu.mig import MigBackend
 from edge.gpu.none import NoShares
 from edge.gpu.nvml import DeviceReader, Survey
+from edge.wiring.wide import gpus_of
 from scheduler.salus.policies import lane_policy
 
 PARTS = [FakeMig(profile="1g.18gb", slices=1, memory_mib=18_000), FakeMig(profile="3g.71gb", slices=3, memory_mib=71_000)]
@@ -74,6 +75,12 @@ def test_on_a_cpu_no_gpu_is_asked_for_and_none_is_lacking() -> None:
         ("{device: cuda, backend: green}", survey_of(FakeGpu(mig=[])), "mig_on", "is divided", "-mig 0"),
         ("{device: cuda, backend: mps}", survey_of(FakeGpu(mig=PARTS)), "mig_on", "is divided", "gpus.backend to mig"),
         ("{device: cuda, memory_mib: 90000}", survey_of(FakeGpu()), "memory", "GPU 0 has 81920 MiB", "leave it out"),
+        ("{device: cuda, trial_gpus: [1]}", survey_of(FakeGpu()), "no_gpu", "names GPU 1, and this machine has 1", "count from"),
+        (
+            "{device: cuda, trial_gpus: [1]}", survey_of(FakeGpu(), FakeGpu(), fault="GPU_IS_LOST", device=1), "gpu_lost",
+            "cannot train trials", "restart",
+        ),
+        ("{device: cuda, trial_gpus: [1]}", survey_of(FakeGpu(), FakeGpu(mig=[])), "mig_on", "divided", "one that is whole"),
         ("{device: cuda, backend: mig}", survey_of(FakeGpu()), "no_partition", "is not divided", "-mig 1"),
         ("{device: cuda, backend: mig}", survey_of(FakeGpu(mig=[])), "no_partition", "has no partition", "-cgi"),
         ("{device: cuda, backend: mig, mig_instance: MIG-x}", survey_of(FakeGpu(mig=PARTS)), "no_partition", "MIG-x", "MIG-fake-0-1"),
@@ -92,6 +99,14 @@ def test_what_is_lacking_is_named_with_its_remedy(text: str, survey: Survey, cod
     assert remedy in problem.remedy
     with pytest.raises(EnvironmentLacking, match=problem.message.replace("(", r"\(").replace(")", r"\)")):
         built(text, survey, FakeClock())
+
+
+def test_further_gpus_for_trials_are_asked_for_by_their_uuid() -> None:
+    survey = survey_of(FakeGpu(), FakeGpu(), FakeGpu())
+    given = gpus("{device: cuda, trial_gpus: [2, 1]}")
+    assert why_not(given, survey) is None
+    assert gpus_of(given, lambda: survey) == [survey.devices[2].facts.uuid, survey.devices[1].facts.uuid]
+    assert len({gpu.facts.uuid for gpu in survey.devices}) == 3
 
 
 def test_a_lost_gpu_beside_the_one_in_use_is_nobodys_problem() -> None:
