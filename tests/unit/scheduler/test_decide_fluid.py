@@ -94,6 +94,18 @@ def test_c_and_d_come_from_what_was_measured_and_from_memory() -> None:
     assert decide_fluid(given_)["share_max"] == 1
 
 
+@pytest.mark.parametrize(
+    ("second_s", "gain_min", "width"), [(8.0, 0.1, 2), (8.0, 0.25, 1), (9.5, 0.1, 1), (9.5, 0.0, 2), (7.0, 0.5, 2)]
+)
+def test_two_gpus_are_allowed_where_they_save_as_much_as_is_asked(second_s: float, gain_min: float, width: int) -> None:
+    """The text's range ends at beta = 1.5 (7.5 of 10 seconds); a box has the same rule (docs/trials.md)."""
+    given_ = example() | {"gain_min": gain_min, "measured": {"scaled_run_s": [10.0, second_s]}}
+    del given_["width_max"]
+    answer = decide_fluid(given_)
+    assert answer["width_max"] == width
+    assert answer["packing"]["beta"] == pytest.approx(second_s / 5)
+
+
 def test_overheads_of_the_trials_themselves_count_too() -> None:
     given_ = example() | {"sharing": "actual"}
     del given_["share_max"], given_["width_max"]
