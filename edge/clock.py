@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from edge import garbage
+
 
 class Clock(Protocol):
     """All waiting goes through `wait` and `notify_all`, so that a fake knows who is asleep and who has been woken."""
@@ -32,7 +34,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks. Full collections of garbage, which are the process's, are left out of what a thread used."""
+
+    _collections = garbage.watch()
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -41,9 +45,10 @@ class SystemClock:
         return time.time()
 
     def thread_cpu_s(self, thread_id: int | None = None) -> float:
-        if thread_id is None or thread_id == threading.get_ident():
-            return time.thread_time()
-        return time.clock_gettime(time.pthread_getcpuclockid(thread_id))
+        me = threading.get_ident()
+        if thread_id is None or thread_id == me:
+            return time.thread_time() - self._collections.spent_s(me)
+        return time.clock_gettime(time.pthread_getcpuclockid(thread_id)) - self._collections.spent_s(thread_id)
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> None:
         condition.wait(timeout_s)

@@ -17,6 +17,7 @@ from edge.cameras.book import CameraBook
 from edge.cameras.secrets import SecretFiles
 from edge.cameras.times import local_now, watches_at
 from edge.clock import SystemClock
+from edge.garbage import kept_from_collections
 from edge.gpu.base import DeviceFacts
 from edge.gpu.choose import clock_for
 from edge.jobs import here
@@ -191,6 +192,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 "under gpus.backend: mps cameras join and change their stream or model with the next start of the box"
             )
         watched = [maker.make(entry) for entry in config.active_cameras if watches_at(entry, local_now(entry))]
+        stack.enter_context(kept_from_collections())
         yield Box(
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
             book=book, settings=settings, maker=maker, media=maker.media, devices=gpus.facts,

@@ -48,6 +48,7 @@ from av.video.frame import VideoFrame
 from configs.schema.queries import QueryEntry
 from edge.allocator import few_arenas
 from edge.clock import SystemClock
+from edge.garbage import kept_from_collections
 from edge.gpu.lanes import MAX_LANES, LaneBackend, usable_cores
 from edge.inference import InferenceWorker, Shown
 from edge.queries.base import Tools
@@ -435,6 +436,8 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     most = asked.cameras or math.ceil(1.05 * bound)
     fleet = Fleet(clip, [*detectors, *(int8(folder, pictures[:40]) for _ in range(most - IN_TURNS))][:most])
     trials: list[Trial] = []
+    stack = ExitStack()
+    stack.enter_context(kept_from_collections())  # as a box does
     try:
         low, high = 0, most + 1
         at = min(most, round(0.85 * bound))
@@ -446,6 +449,7 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
             at = max(1, (low + high) // 2)
     finally:
         fleet.close()
+        stack.close()
     kept = max((t for t in trials if t.kept >= KEPT_FRAC), key=lambda t: t.cameras, default=None)
     others = statistics.mean(t.others for t in trials)
     left = bound * max(0.01, cores - others) / cores
