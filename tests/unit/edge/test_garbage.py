@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -17,9 +16,9 @@ from scheduler.salus.types import MemoryNeed
 
 
 @pytest.fixture
-def many() -> Iterator[list[list[int]]]:
+def many() -> list[list[int]]:
     """So much that a full collection takes some tens of milliseconds."""
-    yield [[n] for n in range(400_000)]
+    return [[n] for n in range(400_000)]
 
 
 def collect_s() -> float:
