@@ -170,7 +170,8 @@ def test_a_token_is_shown_once_and_revoked(browser: Any, server: WebServer, hous
         shown = page.locator("#new-token").inner_text()
         visit.is_accessible()
         page.get_by_role("button", name="Done").click()
-        page.wait_for_selector("text=metrics, status, camera gate, camera yard")
+        page.wait_for_selector("text=metrics, status, camera gate, camera yard")  # it stands behind the dialog already
+        expect(page.locator("#new-token")).to_have_count(0)
         assert shown not in page.content()
         visit.is_accessible()
         page.get_by_role("button", name="Revoke the token home").click()
