@@ -206,7 +206,8 @@ def test_workers_go_where_cameras_leave_room_and_take_nothing_of_theirs(tmp_path
         with gang as demands:
             assert until(lambda: free_pct() == {"box0": 40, "box1": 50, "box2": 50}), "cameras keep theirs on every box"
             [unit] = demands
-            assert [n.labels["driftbox/box"] for n in engine.nodes() if n.total.get(unit)] == ["box1"], "nobody works elsewhere"
+            where = lambda: [n.labels["driftbox/box"] for n in engine.nodes() if n.total.get(unit)]  # noqa: E731
+            assert until(lambda: where() == ["box1"]), "nobody works elsewhere"
             training = Training(config=replace(CONFIG, epochs=1), storage=tmp_path / "ray", demands=dict(demands))
             found = train(load_bundled("tinydet-edge"), pictures(), training)
         assert (found.pictures, len(found.losses)) == (8, 1)
