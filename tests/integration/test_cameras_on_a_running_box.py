@@ -70,9 +70,9 @@ class Site:
         middle = image.shape[1] // 2
         return float(image[:, : middle - 8].mean()), float(image[:, middle + 8 :].mean())
 
-    def command(self, *words: str) -> Any:
+    def command(self, *words: str, about: str = "cameras") -> Any:
         done = subprocess.run(
-            [sys.executable, "-m", "edge", "cameras", *words, "--config", str(self.config), "--json"], cwd=ROOT, capture_output=True,
+            [sys.executable, "-m", "edge", about, *words, "--config", str(self.config), "--json"], cwd=ROOT, capture_output=True,
             text=True, timeout=600, check=False,
         )  # fmt: skip
         assert CANARY not in done.stdout + done.stderr
@@ -140,6 +140,8 @@ def test_a_day_with_cameras(tmp_path: Path, camera: RtspServerProcess) -> None:
         assert site.ask("GET", drawn["picture_url"].removeprefix("/api/v1/")).content.startswith(b"\xff\xd8")
         assert site.ask("PATCH", "settings/media", {"clip_days": 2, "max_events": 1000}).status_code == 200
         assert site.setting("storage.media.clip_days") == "2.0"
+        assert site.command("set", "event_days=33", about="settings")[0] == 0
+        assert site.setting("storage.media.event_days") == "33.0", "the box that runs was asked"
         token = site.token("--camera", "tur")
         assert site.seen_with(token) == ["tur"]
 
