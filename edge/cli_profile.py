@@ -45,7 +45,7 @@ def profile(
     prepare(loaded)
     from edge.profiler.command import ProfileOptions, profile_command
     from edge.profiler.profile import table
-    from edge.runtime import STRIDES
+    from scheduler.ekya.usual_knobs import STRIDES
 
     options = ProfileOptions(
         video=video, start_s=start_s, clip_s=clip_s, all_settings=exhaustive, beta=beta, budget_s=budget_s, models=_names(models),

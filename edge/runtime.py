@@ -59,6 +59,7 @@ from scheduler.commands import (
     StartRetraining,
     SwapModel,
 )
+from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.engine import BoxEngine
 from scheduler.pricing import ChangePrice
 from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
@@ -80,9 +81,6 @@ TICK_S = 0.5
 FOLLOW_S = 0.1
 #: Share kept on top of the measured demand, so that an average share carries an uneven load.
 DEMAND_HEADROOM = 1.15
-#: Every how-many-th frame the offered knobs analyse and what that leaves of the quality: camera c1 of Ekya's measured table
-#: (card, section 4.4). A profile measured on the box replaces it when there is one.
-STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.60), (6, 0.42), (8, 0.33))
 
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0

@@ -74,6 +74,8 @@ class EngineConfig:
     expected to win; False is what journals without it were decided with.
     count_taught: of a turn's labels those count that teach, not those that judge (`scheduler.turns`); False is what journals without it
     were decided with.
+    least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
+    that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
     (`scheduler.admission`); shadow: an admitted retraining first runs beside the serving model.
     drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
@@ -112,6 +114,7 @@ class EngineConfig:
     gate_risk: float = 0.25
     try_again: bool = False
     count_taught: bool = False
+    least_quality: float = 0.0
     shadow: bool = False
     min_gain: float = 0.01
     cost_margin_frac: float = 0.15

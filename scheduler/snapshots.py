@@ -38,7 +38,7 @@ def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) 
     if running is not None:
         options = (replace(running.option, cost_gpu_s=running.left_gpu_s()),)
     return StreamView(
-        id=stream.id, quality=quality_of(stream, config), knobs=stream.knobs, retrain=options,
+        id=stream.id, quality=max(config.least_quality, quality_of(stream, config)), knobs=stream.knobs, retrain=options,
         running=running.option.name if running else None, traits=stream.traits,
         cached=stream.cached if cached and stream.learns and not stream.done and not stream.candidate else (),
     )  # fmt: skip

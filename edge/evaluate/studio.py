@@ -24,6 +24,7 @@ from models.labelled import LabelledImage
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.zoo import is_classifier, new_detector
+from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
 from streams.motion import MotionOptions, no_regions
@@ -298,11 +299,12 @@ class Studio:
         return self._f1(stream, self.base_version, [c.index for c in self.candidates(stream, 0)], stride)
 
     def knobs(self, stream: str) -> tuple[KnobProfile, ...]:
-        """The stream's inference profile: the offline profile of the paper, measured on its first window with its first model."""
+        """The stream's inference profile: the offline profile of the paper, measured on its first window with its first model;
+        where that finds nothing there is nothing to measure, and it is taken for usual, as on a box that has no profile."""
         full = self.first_quality(stream)
         profiles, last = [], 1.0
         for stride in STRIDES:
-            measured = self.first_quality(stream, stride) / full if full > 0 else 1.0 / stride
+            measured = self.first_quality(stream, stride) / full if full > 0 else usual_quality_frac(stride)
             last = min(last, measured)  # a slower rate is never better: what looks so is noise of the sample
             name = "every" if stride == 1 else f"1/{stride}"
             demand_pct, fps = self.full_pct(stream) / stride, self.options.fps / stride

@@ -30,7 +30,7 @@ from streams.masks import masks_from
 from streams.samples import SampleStore
 from streams.url import SourceKind, SourceUrl
 
-#: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `edge.runtime.STRIDES`.
+#: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `scheduler.ekya.usual_knobs`.
 Curve = Sequence[tuple[int, float]]
 
 

@@ -26,7 +26,7 @@ from edge.profiler.profile import USUAL_FPS
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.queries.models import OpenModel, QueryModels
-from edge.runtime import STRIDES, BoxRuntime, Watched, infer_job, knob_profiles
+from edge.runtime import BoxRuntime, Watched, infer_job, knob_profiles
 from edge.store.store import Store
 from edge.wiring.compute import beside
 from edge.wiring.models import cost_s, plain_lesson, plain_picture, suited
@@ -37,6 +37,7 @@ from models.serving.cache import machine
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from models.tasks.registry import task_of
+from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.types import KnobProfile
 from streams.camera import PyavCamera, open_camera
 from streams.masks import masks_from

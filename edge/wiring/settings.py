@@ -18,6 +18,10 @@ from scheduler.videostorm.reprofile import ReprofileRules
 JOB_MAX_PCT = 90.0
 
 
+#: What a camera's model is worth at least, in plans: of the 8 to 24 labels that a window judges by, one object found is about as much.
+LEAST_QUALITY = 0.05
+
+
 def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
     """What the engine needs of the box's configuration; golden_cost_s: first guess, replaced by measurement."""
     return EngineConfig(
@@ -35,7 +39,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         prune_frac=config.scheduler.prune_frac, react=config.scheduler.react, react_quality=config.scheduler.react_quality,
         react_fast=config.scheduler.react_fast, react_slow=config.scheduler.react_slow,
         react_dwell_s=config.scheduler.react_dwell_s, slaq=None if config.scheduler.slaq == "off" else config.scheduler.slaq,
-        gate_risk=config.window.gate_risk, try_again=True, count_taught=True,
+        gate_risk=config.window.gate_risk, try_again=True, count_taught=True, least_quality=LEAST_QUALITY,
         shadow=config.window.shadow, drift=config.scheduler.drift.enabled,
         look_frames=config.scheduler.drift.look_frames, drift_drop=config.scheduler.drift.drop,
         drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,

@@ -22,6 +22,7 @@ from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
 from scheduler.commands import SetShares, StartLabelling, StartLook, StartProbe, SwapModel
 from scheduler.ekya import hindsight
+from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import BoxEngine
 from scheduler.events import BoxStarted, CameraAdded, LabelDone, LookDone, ProbeDone
 from scheduler.sim.driver import VirtualDriver
@@ -253,6 +254,16 @@ def test_more_compute_never_shows_fewer_frames(studio: Studio) -> None:
     )
     assert world.stride(Stretch(at_s=0, version="v", knobs=None, infer_pct=50), full_pct) is None
     assert world.stride(Stretch(at_s=0, version="v", knobs="every", infer_pct=0), full_pct) is None
+
+
+def test_a_first_model_that_finds_nothing_gives_usual_knobs_not_proportional_ones(videos: list[Path]) -> None:
+    blind = scripted_studio(videos, edge=FakeDetector(skill=0.0))
+    assert blind.first_quality("cam0") == 0.0
+    kept = {profile.name: profile.quality_frac for profile in blind.knobs("cam0")}
+    assert kept == {
+        "every" if n == 1 else f"1/{n}": pytest.approx(usual_quality_frac(n), abs=1e-4) for n in (1, 2, 3, 4, 6, 8, 12)
+    }
+    assert min(kept.values()) > 1 / 8
 
 
 def test_stale_detections_are_a_mean_over_their_ages(studio: Studio) -> None:

@@ -15,10 +15,10 @@ from edge.cli import main
 from edge.profiler import chain, clips
 from edge.profiler.command import ProfileOptions, keep_profile, profile_command, stored_profile, subject_of
 from edge.profiler.profile import CameraProfile, MeasuredOption, menu_of
-from edge.runtime import STRIDES
 from edge.store.store import Store
 from models.detector import DetectorSpec
 from models.fake import FakeDetector, scripted_image
+from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.types import Detections, Frame
 from streams.samples import SampleStore
 from tests.support import fakes

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from configs.errors import JobCancelled, JobError, StorageError, WeightsError
 from edge.live_jobs import stable_seed
-from edge.runtime import DEMAND_HEADROOM, STRIDES, _differs, failure_of, infer_job, knob_profiles
+from edge.runtime import DEMAND_HEADROOM, _differs, failure_of, infer_job, knob_profiles
+from scheduler.ekya.usual_knobs import STRIDES
 
 
 @given(st.floats(0.1, 120), st.floats(1e-4, 2.0))
