@@ -260,6 +260,7 @@ class MpsPartitionsBench(MpsBench):
             for idle in [other for other in self._at if not mps._shares.get(other)]:  # as its process would
                 self._processes.pop(idle).ended = True
                 del self._at[idle]
+            mps._static.tidy()  # as the backend's own look does: what they have left is room
             place = mps._static.place(job, mps._shares, self._at, (), at_once=True)
             if place != self._at.get(job):
                 self._processes.get(job, _Process()).ended = True

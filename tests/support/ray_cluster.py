@@ -30,6 +30,8 @@ QUIET_S = 0.4
 TRIES = 5
 
 _shared: list[RayNodes] = []
+#: Node -> the box that it is, or was.
+_boxes: dict[NodeId, str] = {}
 #: What this process's environment said of Ray before the cluster began.
 _environment: dict[str, str] = {}
 
@@ -56,8 +58,10 @@ def shared_nodes() -> RayNodes:
 
 
 def _filled(nodes: RayNodes) -> RayNodes:
+    """Each node is a box of its own: the name of one that was killed goes to the next that begins."""
     while len(nodes.ids) < NODES:
-        nodes.add(cpus=CPUS, labels={"driftbox/box": f"box{len(nodes.ids)}"})
+        box = min({f"box{number}" for number in range(NODES)} - {_boxes[node] for node in nodes.ids})
+        _boxes[nodes.add(cpus=CPUS, labels={"driftbox/box": box})] = box
     return nodes
 
 
