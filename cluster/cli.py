@@ -1,9 +1,9 @@
-"""`driftbox fleet serve/status/drain/train/key/customers/boxes/simulate`: the commands of a fleet's controller; the command line finds
-them by entry point.
+"""`driftbox fleet serve/status/drain/train/key/customers/boxes/workloads/simulate`: the commands of a fleet's controller; the command
+line finds them by entry point.
 
-Thin: every command calls one function and prints what it returns. Heavy libraries are imported inside commands. All but `serve` work on
-the controller's data folder, whether it runs or not: what they wish is written down there, and a running controller acts on it within a
-second.
+Thin: every command calls one function and prints what it returns. Heavy libraries are imported inside commands. All but `serve` and
+`workloads` work on the controller's data folder, whether it runs or not: what they wish is written down there, and a running controller
+acts on it within a second.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from cluster.cli_workloads import workloads_app
 from cluster.simulate.cli import simulate_command
 from configs.errors import EnvironmentLacking, UsageError
 from edge.console import print_json, print_table, say, say_json_line
@@ -31,6 +32,7 @@ boxes_app = typer.Typer(help="Which boxes belong to the fleet.", no_args_is_help
 fleet_app.command("simulate")(simulate_command)
 fleet_app.add_typer(customers_app, name="customers")
 fleet_app.add_typer(boxes_app, name="boxes")
+fleet_app.add_typer(workloads_app, name="workloads")
 
 FleetDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The controller's data folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
@@ -201,6 +203,10 @@ def train(
             help="Of each worker's box, in what its cameras leave, where the engine knows; default: --cpus cores.",
         ),
     ] = None,
+    within_share: Annotated[
+        bool, typer.Option("--within-share", help="No more of a box than --customer was granted there, where the engine knows.")
+    ] = False,
+    one_per_box: Annotated[bool, typer.Option("--one-per-box", help="No two workers on one box.")] = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="The controller's: which Ray cluster there is, and its token."),
@@ -226,7 +232,8 @@ def train(
     said = _configured(config, lease="", engine="", ray=ray, ray_token_file=ray_token_file, kubeconfig="")
     wanted = Wanted(
         name=name, arch=arch, customer=customer, boxes=tuple(box or ()), workers=workers, cpus=cpus, share_pct=share_pct,
-        gather_s=gather_s, soak_s=60.0 * soak_min, offer=offer, engine=replace(engine_settings(said), engine="ray"),
+        within_share=within_share, one_per_box=one_per_box, gather_s=gather_s, soak_s=60.0 * soak_min, offer=offer,
+        engine=replace(engine_settings(said), engine="ray"),
         config=RetrainConfig(name=name, epochs=epochs, batch=batch, lr=lr),
     )  # fmt: skip
     with _folder(data_dir) as folder:
@@ -352,8 +359,27 @@ def customers_list(data_dir: FleetDir = DEFAULT_DIR, json: Json = False) -> None
     if json:
         print_json(rows)
         return
-    columns = ("customer", "name", "measure", "goal", "weight", "share_pct", "demand_pct", "expected", "reason")
+    columns = ("customer", "name", "measure", "goal", "weight", "group", "share_pct", "demand_pct", "expected", "reason")
     print_table(columns, [[row[k] for k in columns] for row in rows])
+
+
+@customers_app.command("weigh")
+def customers_weigh(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="As its customers name it: NAME, or NAME/NAME within another.")],
+    weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Among its siblings; 1 is what every group has.")],
+    data_dir: FleetDir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Says what a group of customers counts among the groups and customers beside it."""
+    from cluster.types import GroupWeight
+
+    try:
+        wanted = GroupWeight(path=tuple(group.split("/")), weight=weight)
+    except ValueError as error:
+        raise UsageError(str(error), subject=group[:64], code="group") from None
+    with _folder(data_dir) as folder:
+        folder.actions().weigh_group(wanted, by=_who())
+    _done(json, f"group {group}: weight {weight:g}", group=group, weight=weight)
 
 
 @customers_app.command("remove")

@@ -42,6 +42,26 @@ class Customer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupWeight:
+    """Weight of a group of customers among its siblings (an inner edge of Cilantro's tree, card section 2); 1 unless the owner says
+    otherwise. path: from the root to it, as `Customer.path` names it."""
+
+    path: tuple[str, ...]
+    weight: float
+
+    def __post_init__(self) -> None:
+        if not self.path or not all(name and "/" not in name for name in self.path):
+            raise ValueError(f"a group is named as its customers name it, NAME or NAME/NAME, got {'/'.join(self.path)[:80]!r}")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"the weight of a group must be above 0, got {self.weight}")
+
+    @property
+    def id(self) -> str:
+        """As people write it."""
+        return "/".join(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoxView:
     """A box as the controller sees it. report: the newest believed one; seen_utc_s: when the controller last heard of it, on the
     controller's clock (seconds since 1970); online: by its will; online_utc_s: since when it is online without a break; offset_s: its
@@ -160,8 +180,8 @@ class SitePlace:
 class FleetState:
     """All that a controller knows. term: of its own lease; offers: models that are offered to a box now; collects: id of the request for
     samples that a box has now; parcels: ids of those that lie at the controller; listens_utc_s: since when this controller hears the
-    boxes without a break (before that their silence says nothing). It is a value: `dataclasses.replace` makes the next
-    one."""
+    boxes without a break (before that their silence says nothing); groups: weights that are not 1, by `GroupWeight.id`. It is a
+    value: `dataclasses.replace` makes the next one."""
 
     term: int = 0
     customers: Mapping[str, Customer] = field(default_factory=dict)
@@ -174,4 +194,5 @@ class FleetState:
     parcels: frozenset[str] = frozenset()
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
     sites: Mapping[str, SitePlace] = field(default_factory=dict)
+    groups: Mapping[str, GroupWeight] = field(default_factory=dict)
     listens_utc_s: float = 0.0

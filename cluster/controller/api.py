@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.controller.documents import state_document
 from cluster.controller.services import Services
-from cluster.types import Customer, Measure, Utility
+from cluster.types import Customer, GroupWeight, Measure, Utility
 from configs.errors import DriftboxError, UsageError
 from edge.web.who import Role, needs, who_of
 from scheduler.fleet.types import CameraKey
@@ -55,6 +55,10 @@ class CustomerIn(_In):
     utility: Utility = "linear"
     stated_pct: float | None = Field(default=None, ge=0, description="What it says it needs.")
     at_least_pct: float = Field(default=1.0, gt=0, description="Never less, as long as the fleet has it.")
+
+
+class GroupIn(_In):
+    weight: float = Field(gt=0, description="Among its siblings; 1 is what every group has.")
 
 
 class InviteIn(_In):
@@ -113,6 +117,16 @@ def fleet_routes(services: Services) -> APIRouter:
     @routes.delete("/customers/{customer}", dependencies=[needs(Role.ADMIN)])
     def remove_customer(request: Request, customer: str) -> dict[str, Any]:
         actions.remove_customer(customer, by=who_of(request).name)
+        return {}
+
+    @routes.put("/groups/{group:path}", dependencies=[needs(Role.ADMIN)])
+    def weigh_group(request: Request, group: str, body: GroupIn) -> dict[str, Any]:
+        """What a group of customers counts among its siblings; `region/north` is a group within a group."""
+        try:
+            wanted = GroupWeight(path=tuple(group.split("/")), weight=body.weight)
+        except ValueError as error:
+            raise UsageError(str(error), subject=group[:64], code="group") from None
+        actions.weigh_group(wanted, by=who_of(request).name)
         return {}
 
     @routes.put("/boxes/{box}/drain", dependencies=[needs(Role.OPERATOR)])

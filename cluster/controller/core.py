@@ -427,4 +427,10 @@ def _who_shares(state: FleetState) -> object:
     """Between whom, and of what, shares are divided: when it changes the next round need not be waited for."""
     boxes = frozenset((box, view.capacity_pct) for box, view in state.boxes.items() if view.report is not None)
     customers = frozenset((c.id, c.goal, c.weight, c.path, c.measure) for c in state.customers.values())
-    return boxes, customers, frozenset((camera.customer, box) for box, view in state.boxes.items() for camera in view.cameras)
+    groups = frozenset((group.path, group.weight) for group in state.groups.values())
+    return (
+        boxes,
+        customers,
+        groups,
+        frozenset((camera.customer, box) for box, view in state.boxes.items() for camera in view.cameras),
+    )

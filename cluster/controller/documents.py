@@ -20,6 +20,7 @@ def state_document(state: FleetState) -> dict[str, Any]:
     return {
         "term": state.term,
         "customers": [as_dict(state.customers[key]) for key in sorted(state.customers)],
+        "groups": [as_dict(state.groups[key]) for key in sorted(state.groups)],
         "boxes": [as_dict(state.boxes[key]) for key in sorted(state.boxes)],
         "leases": [as_dict(state.leases[key]) for key in sorted(state.leases)],
         "handoffs": [as_dict(state.handoffs[key]) for key in sorted(state.handoffs)],
@@ -43,6 +44,7 @@ def status_document(folder: FleetFolder) -> dict[str, Any]:
         "controllers": running,
         "boxes": [_box(state.boxes[box]) for box in sorted(state.boxes)],
         "customers": _customers(state),
+        "groups": {name: group.weight for name, group in sorted(state.groups.items())},
         "handoffs": [
             as_dict(handoff) | {"camera": str(key)}
             for key, handoff in sorted(state.handoffs.items())
@@ -89,6 +91,7 @@ def _customers(state: FleetState) -> list[dict[str, Any]]:
         found.append(
             {
                 "customer": name, "name": customer.name, "measure": customer.measure, "goal": customer.goal, "weight": customer.weight,
+                "group": "/".join(customer.path),
                 "cameras": len(seen.get(name, ())), "share_pct": grant.share_pct if grant else None,
                 "demand_pct": grant.demand_pct if grant else None, "expected": grant.predicted if grant else None,
                 "reason": grant.reason if grant else "", "by_box": dict(grant.by_box) if grant else {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.rollouts.wishes import RolloutWish
-from cluster.types import Customer, SitePlace
+from cluster.types import Customer, GroupWeight, SitePlace
 from scheduler.fleet.types import BoxReport, CameraKey, ModelOffer
 
 
@@ -117,6 +117,13 @@ class SitePut:
     place: SitePlace | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupWeighed:
+    """With the weight 1, which every group has, nothing needs to be kept of it."""
+
+    group: GroupWeight
+
+
 Event = (
     ReportHeard
     | Unreadable
@@ -133,4 +140,5 @@ Event = (
     | ParcelsSeen
     | RolloutWished
     | SitePut
+    | GroupWeighed
 )

@@ -22,7 +22,7 @@ KINDS: Mapping[str, type[Any]] = {
     for cls in (
         happened.BoxJoined, happened.BoxForgotten, happened.CustomerPut, happened.CustomerRemoved, happened.DrainWished,
         happened.PinWished, happened.OffersSet, happened.CollectSet, happened.RolloutWished,
-        happened.SitePut,
+        happened.SitePut, happened.GroupWeighed,
     )
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from cluster.controller.reduce import Known, reduce
 from cluster.controller.services import ControllerStatus, Invitation, InviteRow, MemberRow
 from cluster.placement.sight import lease_of
 from cluster.rollouts.wishes import RolloutWish
-from cluster.types import Customer, FleetState, SitePlace
+from cluster.types import Customer, FleetState, GroupWeight, SitePlace
 from configs.errors import UsageError
 from scheduler.fleet.types import CameraKey, ModelOffer
 
@@ -42,6 +42,9 @@ class FleetActions:
 
     def remove_customer(self, customer: str, *, by: str) -> None:
         self._wish(happened.CustomerRemoved(customer=customer), by, "customer.remove", customer)
+
+    def weigh_group(self, group: GroupWeight, *, by: str) -> None:
+        self._wish(happened.GroupWeighed(group=group), by, "group.weigh", group.id, f"{group.weight:g}")
 
     def put_site(self, place: SitePlace, *, by: str) -> None:
         self._wish(happened.SitePut(site=place.site, place=place), by, "site.put", place.site)

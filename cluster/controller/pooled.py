@@ -18,7 +18,7 @@ from cluster.controller.serve import FleetFolder
 from cluster.engines.base import Demands, NodeStatus
 from cluster.engines.choose import EngineSettings, open_engine
 from cluster.escher.library import Escher
-from cluster.escher.uses import SHARE, training_gang
+from cluster.escher.uses import SHARE, training_bundle
 from cluster.riffle.campaign import Campaign, Outcome, run
 from cluster.riffle.gang import held_gang
 from cluster.riffle.merger import Merger
@@ -43,8 +43,9 @@ MIB = 2**20
 class Wanted:
     """name: of the model and its rollout; arch: what it begins from, and whose cameras are asked; customer, boxes: only theirs are
     asked, and only the customer's are offered the model; engine, workers, cpus: of the training; share_pct: of each worker's box, in
-    what its cameras leave, where the fleet tells its engine what that is (`bundle_of`), None: as many cores as cpus; gather_s: how long
-    boxes are waited for; soak_s: between the rollout's steps."""
+    what its cameras leave, where the fleet tells its engine what that is (`bundle_of`), None: as many cores as cpus; within_share: no
+    more of a box than the customer was granted there; one_per_box: every worker on a box of its own; gather_s: how long boxes are waited
+    for; soak_s: between the rollout's steps."""
 
     name: str
     arch: str
@@ -55,10 +56,20 @@ class Wanted:
     workers: int = 2
     cpus: float = 1.0
     share_pct: float | None = None
+    within_share: bool = False
+    one_per_box: bool = False
     partitions: int = 8
     gather_s: float = 600.0
     soak_s: float = 3600.0
     offer: bool = True
+
+    def __post_init__(self) -> None:
+        if self.within_share and not self.customer:
+            raise UsageError(
+                "whose share the training is to stay within was not said",
+                subject="--within-share",
+                remedy="name it: --customer",
+            )
 
 
 def bundle_of(nodes: Sequence[NodeStatus], wanted: Wanted) -> Demands:
@@ -67,13 +78,13 @@ def bundle_of(nodes: Sequence[NodeStatus], wanted: Wanted) -> Demands:
     with room and its cameras keep theirs; where no node has it (a cluster beside the fleet), for CPUs."""
     if any(node.alive and SHARE in node.total for node in nodes):
         share_pct = 100.0 * wanted.cpus if wanted.share_pct is None else wanted.share_pct
-        return training_gang(wanted.name, boxes=1, share_pct=share_pct).bundles[0]
-    if wanted.share_pct is not None:
+        return training_bundle(share_pct=share_pct, customer_id=wanted.customer if wanted.within_share else "")
+    if wanted.share_pct is not None or wanted.within_share:
         raise EnvironmentLacking(
             "no node of the engine says what cameras leave of its box", subject=wanted.name,
             remedy="let the controller carry it there (fleet serve --engine), or ask for --cpus",
         )  # fmt: skip
-    return training_gang(wanted.name, boxes=1, share_pct=0, cpus=wanted.cpus).bundles[0]
+    return training_bundle(share_pct=0, cpus=wanted.cpus)
 
 
 class FolderPost:
@@ -192,7 +203,10 @@ def _engine(wanted: Wanted, say: Callable[[str], None]) -> Iterator[Callable[[],
         say(f"each of {wanted.workers} workers asks for {', '.join(f'{name} {amount:g}' for name, amount in bundle.items())}")
 
         def gang() -> contextlib.AbstractContextManager[Mapping[str, float]]:
-            return held_gang(escher, wanted.name, workers=wanted.workers, bundle=bundle, now=time.monotonic, wait=time.sleep)
+            return held_gang(
+                escher, wanted.name, workers=wanted.workers, bundle=bundle, now=time.monotonic, wait=time.sleep,
+                one_per_box=wanted.one_per_box,
+            )  # fmt: skip
 
         yield gang
     finally:

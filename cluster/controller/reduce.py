@@ -185,6 +185,11 @@ def _site(known: Known, event: happened.SitePut) -> Known:
     return _with(known, sites=rest if event.place is None else rest | {event.site: event.place})
 
 
+def _group(known: Known, event: happened.GroupWeighed) -> Known:
+    rest = _without(known.state.groups, event.group.id)
+    return _with(known, groups=rest if event.group.weight == 1 else rest | {event.group.id: event.group})
+
+
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 _HOW: dict[type[Any], Callable[[Known, Any], Known]] = {
@@ -203,6 +208,7 @@ _HOW: dict[type[Any], Callable[[Known, Any], Known]] = {
     happened.ParcelsSeen: _parcels,
     happened.RolloutWished: _rollout,
     happened.SitePut: _site,
+    happened.GroupWeighed: _group,
 }
 
 

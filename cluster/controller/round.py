@@ -127,7 +127,9 @@ def share(
     if not customers or total_pct <= 0:
         why = "no box has reported" if total_pct <= 0 else "no camera is watched"
         return state, allocator, (f"shares stay as they are: {why}",)
-    after, grants = allocate(allocator, customers, total_pct, now_utc_s, rules.cilantro)
+    weighed = {group.path: group.weight for group in state.groups.values()}
+    settings = replace(rules.cilantro, group_weights={**rules.cilantro.group_weights, **weighed})
+    after, grants = allocate(allocator, customers, total_pct, now_utc_s, settings)
     # What was learned about a customer whose boxes are away waits for them; only one that was removed is forgotten.
     waiting = {name: memory for name, memory in allocator.customers.items() if name in state.customers}
     after = replace(after, customers={**waiting, **after.customers})

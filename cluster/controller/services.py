@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.rollouts.wishes import RolloutWish
-from cluster.types import Customer, FleetState, SitePlace
+from cluster.types import Customer, FleetState, GroupWeight, SitePlace
 from scheduler.fleet.types import CameraKey, ModelOffer
 
 
@@ -211,6 +211,9 @@ class Actions(Protocol):
 
     def remove_customer(self, customer: str, *, by: str) -> None:
         """UsageError 'in_use' while a camera is watched for it."""
+
+    def weigh_group(self, group: GroupWeight, *, by: str) -> None:
+        """What a group of customers counts among its siblings. Also before it has a customer."""
 
     def put_site(self, place: SitePlace, *, by: str) -> None:
         """Where a site lies, for the map."""

@@ -25,7 +25,7 @@ from cluster.controller.inbox import Waiting, taken, waiting
 from cluster.controller.reduce import Known, reduce
 from cluster.controller.services import ControllerRow, ControllerStatus
 from cluster.rollouts.types import Rollout
-from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, Handoff, SitePlace
+from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, GroupWeight, Handoff, SitePlace
 from configs.errors import UsageError
 from scheduler.fleet.codec import as_dict, decode
 from scheduler.fleet.types import BoxReport, CameraKey, Desired, ModelOffer
@@ -66,7 +66,8 @@ class FleetStore:
         state = FleetState(
             customers=_all(Customer, areas, "customer"), boxes=boxes, leases=_by_camera(CameraLease, areas, "lease"),
             handoffs=_by_camera(Handoff, areas, "handoff"), grants=_all(Grant, areas, "grant"),
-            rollouts=_all(Rollout, areas, "rollout"), sites=_all(SitePlace, areas, "site"), collects=areas.get("collect", {}),
+            rollouts=_all(Rollout, areas, "rollout"), sites=_all(SitePlace, areas, "site"),
+            groups=_all(GroupWeight, areas, "group"), collects=areas.get("collect", {}),
             offers={id: tuple(decode(ModelOffer, one) for one in body) for id, body in areas.get("offers", {}).items()},
         )  # fmt: skip
         told = _all(Desired, areas, "desired")
@@ -147,7 +148,8 @@ def _changes(before: Kept, after: Kept, *, checkpoint: bool) -> Iterable[tuple[s
     pairs: list[tuple[str, Mapping[Any, Any], Mapping[Any, Any]]] = [
         ("customer", old.customers, new.customers), ("lease", old.leases, new.leases), ("handoff", old.handoffs, new.handoffs),
         ("grant", old.grants, new.grants), ("rollout", old.rollouts, new.rollouts), ("offers", old.offers, new.offers),
-        ("collect", old.collects, new.collects), ("site", old.sites, new.sites), ("desired", before.told, after.told),
+        ("collect", old.collects, new.collects), ("site", old.sites, new.sites), ("group", old.groups, new.groups),
+        ("desired", before.told, after.told),
     ]  # fmt: skip
     for area, was, now in pairs:
         yield from _differences(area, was, now)

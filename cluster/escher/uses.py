@@ -1,13 +1,12 @@
 """The product's own constraints, written as resources and demands. Pure: who places cameras or trains asks here what to demand.
 
-| constraint | resource | demand |
+| constraint | resource | demanded by |
 |---|---|---|
-| a camera is watched where its network can be reached | `net.NETWORK` on each box in it, any number | 1 |
-| cameras together do not need more than the box has | `share_pct` on each box | what the camera needs |
-| a customer gets his share of a box | `customer.ID` on each box, the granted percent | what the camera needs |
-| a standby is never on the box that it stands in for | `camera.HOME.CAMERA` on each box, 1 | 1, owner and standby alike |
-| no two replicas of a service on one box | `replica.SERVICE` on each box, 1 | 1 |
-| all boxes of a training, or none | - | `training_gang` |
+| a camera is watched where its network can be reached | `net.NETWORK` on each box in it, any number | owner and standby |
+| a standby is never on the box that it stands in for | `camera.HOME.CAMERA` on each box, 1 | owner and standby alike |
+| other work leaves cameras what they need | `share_pct`, what they leave of each box | every worker of a pooled training |
+| a customer's work stays within its share of a box | `customer.ID` on each box, the granted percent | workers, with `--within-share` |
+| all workers of a training, or none; no two of them on one box | units of the gang | `cluster.riffle.gang` |
 
 Amounts of percent are whole, because Kubernetes counts in whole units: demands are rounded up, capacities down.
 """
@@ -15,13 +14,12 @@ Amounts of percent are whole, because Kubernetes counts in whole units: demands 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cluster.engines.base import INFINITE, Demands, NodeId
-from cluster.escher.amounts import Alternatives, every, every_of, fits, minus, plus
+from cluster.engines.base import INFINITE, Demands
+from cluster.escher.amounts import Alternatives, every_of, fits, minus, plus
 from cluster.escher.names import named
-from cluster.escher.wishes import Where, Wish
 from cluster.types import BoxView, Grant
 from scheduler.fleet.types import CameraKey, CameraReport
 
@@ -53,11 +51,6 @@ def seat(camera: CameraKey) -> str:
 def customer(name: str) -> str:
     """Resource of a customer's granted percent on each box."""
     return named(FLEET, "customer", name)
-
-
-def replica(service: str) -> str:
-    """Resource with one unit per box, for replicas that must not lie on one box."""
-    return named(FLEET, "replica", service)
 
 
 def whole_pct(demand_pct: float) -> int:
@@ -92,74 +85,29 @@ def granted_on(box: str, grants: Mapping[str, Grant]) -> dict[str, int]:
     return {name: pct for name, pct in sorted(found.items()) if pct > 0}
 
 
-def customer_wishes(grants: Mapping[str, Grant], node_of: Mapping[str, NodeId]) -> tuple[Wish, ...]:
-    """The granted shares as wishes of the registry: a share that moved is one capacity lowered and another raised. node_of: box -> the
-    engine's id of its node; boxes that are no node of the engine are left out."""
-    return tuple(
-        Wish(
-            name=customer(name),
-            owner=FLEET,
-            per_node={
-                node_of[box]: pct
-                for box in sorted(grant.by_box)
-                if box in node_of and (pct := math.floor(round(grant.by_box[box], 4))) > 0
-            },
-        )
-        for name, grant in sorted(grants.items())
-    )
-
-
-def one_per_box(names: Iterable[str], nodes: Sequence[NodeId] = ()) -> tuple[Wish, ...]:
-    """One unit on every box (of `nodes`, if given) for each name: anti-affinity for whoever demands it."""
-    return tuple(Wish(name=name, owner=FLEET, capacity=1.0, where=Where(nodes=tuple(nodes))) for name in names)
-
-
 # --- demands ----------------------------------------------------------------------------------------------------------
 
 
-def camera_demands(camera: CameraReport, *, within_grant: bool = False) -> list[dict[str, float]]:
-    """What a box must have to watch a camera, as alternatives: one per network from which it can be reached, else its home. It takes
-    its seat, its percent, and memory for its model where it said how much. within_grant: also its customer's share there."""
-    pct = whole_pct(camera.demand_pct)
-    needs: dict[str, float] = {seat(camera.camera): 1.0, SHARE: pct}
-    if camera.memory_mib > 0:
-        needs["memory_mib"] = camera.memory_mib
-    if within_grant:
-        needs[customer(camera.customer)] = pct
-    places = [{network(name): 1.0} for name in camera.networks] or [{home(camera.camera.home): 1.0}]
-    return every_of(places, [needs])
+def camera_demands(camera: CameraReport) -> list[Demands]:
+    """What a box must have to watch a camera, or to stand by for it, as alternatives: one per network from which it can be reached, in
+    the camera's order, and its home, from where it always can; with each of them its seat. Percent and memory are no condition but
+    weighed (`scheduler.videostorm.placement`): watched badly on a full box is better than not watched."""
+    places = [*({network(name): 1.0} for name in camera.networks), {home(camera.camera.home): 1.0}]
+    return list(every_of(places, [{seat(camera.camera): 1.0}]))
 
 
-def standby_demands(camera: CameraReport) -> list[dict[str, float]]:
-    """What a box must have to stand by for a camera: another box than its owner's, in its reach; no percent, it computes nothing."""
-    places = [{network(name): 1.0} for name in camera.networks] or [{home(camera.camera.home): 1.0}]
-    return every_of(places, [{seat(camera.camera): 1.0}])
-
-
-def replica_demands(service: str, demands: Demands) -> dict[str, float]:
-    """`demands` of a replica, and that no other one of the service is on the same box."""
-    return every(demands, {replica(service): 1.0})
-
-
-@dataclass(frozen=True, kw_only=True)
-class GangRequest:
-    """bundles: demands of each member; spread: every one on another node. For `cluster.escher.policies.gang.Gang`."""
-
-    id: str
-    bundles: tuple[Demands, ...]
-    spread: bool = True
-
-
-def training_gang(
-    training: str, *, boxes: int, share_pct: float, memory_mib: float = 0.0, gpus: float = 0.0, cpus: float = 0.0
-) -> GangRequest:
-    """A pooled training on so many boxes at once: share_pct of each box's GPU, or whole `gpus` where the engine counts them, and
-    memory. All of them or none (a worker without its peers waits for ever in the first all-reduce)."""
+def training_bundle(
+    *, share_pct: float, customer_id: str = "", memory_mib: float = 0.0, gpus: float = 0.0, cpus: float = 0.0
+) -> dict[str, float]:
+    """What each worker of a pooled training takes of its box: share_pct of its GPU, or whole `gpus` where the engine counts them, and
+    memory; customer_id: within what this customer was granted there. All workers or none (one without its peers waits for ever in
+    the first all-reduce), and no two of them on one box, are `Gang`'s to say (`cluster.riffle.gang`)."""
     bundle: dict[str, float] = {}
     if share_pct > 0:
         bundle[SHARE] = whole_pct(share_pct)
-    bundle |= {name: amount for name, amount in (("GPU", gpus), ("CPU", cpus), ("memory_mib", memory_mib)) if amount > 0}
-    return GangRequest(id=training, bundles=tuple(dict(bundle) for _ in range(boxes)), spread=True)
+        if customer_id:
+            bundle[customer(customer_id)] = whole_pct(share_pct)
+    return bundle | {name: amount for name, amount in (("GPU", gpus), ("CPU", cpus), ("memory_mib", memory_mib)) if amount > 0}
 
 
 # --- a matcher for who places without an engine -----------------------------------------------------------------------

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cluster.engines.base import Demands
-from cluster.escher.uses import Ledger, box_resources, home, seat, standby_demands
+from cluster.escher.uses import Ledger, box_resources, camera_demands, seat
 from cluster.placement.sight import Patience, is_fit
 from cluster.types import FleetState
 from configs.units import is_camera_id
@@ -30,7 +29,7 @@ class Allowed:
 
     def boxes_for(self, camera: CameraReport, taken: set[str]) -> tuple[str, ...]:
         """The boxes that may, those of the first network first. taken: boxes where its seat is not free."""
-        demands = demands_of(camera)
+        demands = camera_demands(camera)
         near = {box_id for wanted in demands for name in wanted for box_id in self._by_place.get(name, ())}
         ledger = Ledger(
             free={box_id: {**self._has[box_id], **_seats(camera.camera, box_id in taken)} for box_id in sorted(near)}
@@ -46,18 +45,12 @@ class Allowed:
             return f"box {box_id} has it already"
         if not self._can_name(camera, box_id):
             return f"its name {camera.camera.guest_id} is too long for box {box_id}"
-        if not Ledger(free={box_id: {**self._has[box_id], **_seats(camera.camera, False)}}).met(box_id, demands_of(camera)):
+        if not Ledger(free={box_id: {**self._has[box_id], **_seats(camera.camera, False)}}).met(box_id, camera_demands(camera)):
             return f"box {box_id} does not reach its network ({', '.join(camera.networks) or 'only its home does'})"
         return ""
 
     def _can_name(self, camera: CameraReport, box_id: str) -> bool:
         return box_id == camera.camera.home or is_camera_id(camera.camera.guest_id)
-
-
-def demands_of(camera: CameraReport) -> list[Demands]:
-    """A camera's alternatives: its networks in its order, and its home, from where it can always be reached."""
-    own: Demands = {home(camera.camera.home): 1.0, seat(camera.camera): 1.0}
-    return [*standby_demands(camera), own] if camera.networks else [own]
 
 
 def _seats(camera: CameraKey, taken: bool) -> dict[str, float]:

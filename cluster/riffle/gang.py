@@ -21,20 +21,22 @@ OWNER = "pooled-training"
 @contextmanager
 def held_gang(
     escher: Escher, name: str, *, workers: int, bundle: Mapping[str, float], now: Callable[[], float], wait: Callable[[float], None],
-    patience_s: float = 300.0,
+    patience_s: float = 300.0, one_per_box: bool = False,
 ) -> Iterator[Mapping[str, float]]:  # fmt: skip
-    """What each of `workers` members asks for, while all their places are held. now, wait: a clock and its sleep, seconds.
+    """What each of `workers` members asks for, while all their places are held. now, wait: a clock and its sleep, seconds;
+    one_per_box: no two of them (replicas of one model) on one box, so that none gives up more than one place.
     Raises EnvironmentLacking when they are not had within `patience_s`; nothing is held then."""
     until_s = now() + patience_s
     escher.register(OWNER, now())
     desk, name = named(OWNER, f"{name}-desk"), named(OWNER, name)
-    gang = Gang(id=name, owner=OWNER, bundles=(dict(bundle),) * workers, spread=False, ghosts_only=True)
+    gang = Gang(id=name, owner=OWNER, bundles=(dict(bundle),) * workers, spread=one_per_box, ghosts_only=True)
     escher.run(GangDesk(id=desk, owner=OWNER, gangs=(gang,)), now())
     try:
         while not (found := _gang(escher, desk, name)) or not found.held:
             if now() >= until_s:
                 raise EnvironmentLacking(
-                    f"{workers} places for {dict(bundle)} could not be had together", subject=name,
+                    f"{workers} places for {dict(bundle)}{' on boxes of their own' if one_per_box else ''} could not be had together",
+                    subject=name,
                     remedy="free some of the fleet, or train with fewer workers",
                 )  # fmt: skip
             wake_s = escher.tick(now())

@@ -29,7 +29,7 @@ from cluster.controller.services import (
 )  # fmt: skip
 from cluster.rollouts.rules import advance
 from cluster.rollouts.wishes import RolloutWish
-from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, Handoff, SitePlace
+from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, GroupWeight, Handoff, SitePlace
 from configs.errors import UsageError
 from scheduler.fleet.types import BoxReport, CameraKey, CameraReport, Confirmation, ModelOffer, OfferWord
 
@@ -275,6 +275,10 @@ class FakeActions:
     def pin(self, camera: CameraKey, box: str, *, by: str) -> None:
         self._owner.happen(happened.PinWished(camera=camera, box=box, by=by, at_utc_s=self._owner.now_utc_s))
         self._note(by, "pin", str(camera))
+
+    def weigh_group(self, group: GroupWeight, *, by: str) -> None:
+        self._owner.happen(happened.GroupWeighed(group=group))
+        self._note(by, "group.weigh", group.id)
 
     def put_site(self, place: SitePlace, *, by: str) -> None:
         self._owner.happen(happened.SitePut(site=place.site, place=place))

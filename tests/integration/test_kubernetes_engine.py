@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client
+from typer.testing import CliRunner
 
+from cluster.cli import fleet_app
 from cluster.controller.lease_kubernetes import KubernetesLeases
 from cluster.engines.base import Task, Work
 from cluster.engines.kubernetes_api import KubernetesApi, KubernetesRefusal, KubernetesSettings, refusal
@@ -405,6 +408,40 @@ def test_a_camera_workload_is_applied_changed_and_removed(cluster: FakeCluster) 
     workloads.remove("north_1")
     workloads.remove("north_1")
     assert list(workloads.statuses()) == []
+
+
+def test_a_box_in_the_cluster_by_command(cluster: FakeCluster, tmp_path: Path) -> None:
+    config = {"clusters": [{"name": "c", "cluster": {"server": cluster.url}}], "users": [{"name": "u", "user": {}}]}
+    config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+
+    def run(*words: str) -> Any:
+        got = CliRunner().invoke(fleet_app, ["workloads", *words, "--kubeconfig", str(file), "--json"], catch_exceptions=False)
+        assert got.exit_code == 0, got.output
+        return json.loads(got.stdout)
+
+    asked = (
+        "--config-secret",
+        "north-config",
+        "--demand",
+        "CPU=2",
+        "--demand",
+        "dbx.fleet.net.yard=1",
+        "--data-claim",
+        "north-data",
+    )
+    run("apply", "north_1", *asked, "--env", "NORTH_PASSWORD=north-config/password")
+    assert run("list") == [{"box": "north_1", "ready": True, "problem": ""}]
+    (found,) = cluster.all("deployments")
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["requests"] == {"cpu": "2000m", "driftbox.io/dbx.fleet.net.yard": "1"}
+    assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "north-config", "key": "password"}
+    run("remove", "north_1")
+    assert run("list") == []
+    for wrong in (("--demand", "CPU"), ("--demand", "a=0.5"), ("--env", "X=secret"), ("--demand", "=1")):
+        with pytest.raises(UsageError):
+            run("apply", "north_1", "--config-secret", "s", *wrong)
 
 
 def model_of(body: dict[str, object]) -> str:

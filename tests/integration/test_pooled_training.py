@@ -212,6 +212,16 @@ def test_workers_go_where_cameras_leave_room_and_take_nothing_of_theirs(tmp_path
             found = train(load_bundled("tinydet-edge"), pictures(), training)
         assert (found.pictures, len(found.losses)) == (8, 1)
         assert until(lambda: free_pct() == {"box0": 40, "box1": 250, "box2": 50}), "and everything is given back"
+        with pytest.raises(EnvironmentLacking, match="on boxes of their own"), held_gang(
+            Escher(engine), "apart", workers=2, bundle=bundle, now=time.monotonic, wait=time.sleep, patience_s=2.0, one_per_box=True
+        ):  # fmt: skip
+            pytest.fail("one box has room")
+        smaller = bundle_of(engine.nodes(), replace(wanted, share_pct=40.0))
+        with held_gang(
+            Escher(engine), "apart2", workers=3, bundle=smaller, now=time.monotonic, wait=time.sleep, one_per_box=True
+        ):
+            assert until(lambda: free_pct() == {"box0": 0, "box1": 210, "box2": 10}), "no two on one box"
+        assert until(lambda: free_pct() == {"box0": 40, "box1": 250, "box2": 50})
         with pytest.raises(EnvironmentLacking, match="could not be had together"), held_gang(
             Escher(engine), "large", workers=3, bundle=bundle, now=time.monotonic, wait=time.sleep, patience_s=2.0
         ):  # fmt: skip

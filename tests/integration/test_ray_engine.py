@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.controller.lease_ray import RayLeases
+from cluster.controller.on_engine import Carrier
 from cluster.engines.base import Task, Work
 from cluster.engines.choose import EngineSettings, open_engine
 from cluster.engines.ray_bundles import give_back
@@ -23,8 +24,12 @@ from cluster.engines.ray_resources import node_statuses, options_of
 from cluster.engines.ray_starts import RayStarts
 from cluster.engines.ray_worker import gcs_client
 from cluster.escher.starts import once
+from cluster.escher.uses import SHARE
+from cluster.placement.sight import Patience
 from configs.errors import EnvironmentLacking, UsageError
 from tests.support import ray_cluster
+from tests.support.fleet_boxes import ToyBox
+from tests.support.fleet_world import World
 from tests.support.ray_cluster import until
 
 HERE = "tests.support.fleet_engines"
@@ -192,6 +197,38 @@ def test_work_of_a_gang_is_lost_with_the_gang_on_the_nodes_that_are_left_too() -
         assert until(lambda: free() == [4, 4])  # nothing is held for those that are left
         assert engine.reserve("torn", [{"CPU": 4}] * 2, spread=True) is True  # under the same name, on the nodes that are left
         engine.release("torn")
+
+
+def test_a_raylet_that_is_killed_and_begins_again_gets_what_its_box_had(tmp_path: Path) -> None:
+    """Nothing of it is kept by Ray: the controller's carrier looks, and makes again what is missing."""
+    world = World(tmp_path, [ToyBox(f"box{n}", capacity_pct=100.0 + n) for n in range(3)])
+    world.tick(25)
+    with ray_cluster.ray_engine() as (engine, cluster):
+        carrier = Carrier(
+            engine, "here", state=world.controller.state, holds=world.controller.holds, patience=Patience(),
+            monotonic_s=lambda: world.now_s, utc_s=lambda: world.now_s,
+        )  # fmt: skip
+
+        def carried() -> dict[str, float]:
+            carrier.step()
+            return {n.labels["driftbox/box"]: n.total[SHARE] for n in engine.nodes() if n.alive and SHARE in n.total}
+
+        assert until(lambda: carried() == {"box0": 100, "box1": 101, "box2": 102})
+        victim = cluster.ids[-1]
+        box = next(n.labels["driftbox/box"] for n in engine.nodes() if n.id == victim)
+        task = next(_ids)
+        engine.submit(Task(id=task, demands={f"dbx.fleet.box.{box}": 1}, retries=3))
+        assert until(lambda: state(engine, task) == "running")
+
+        cluster.kill(victim)
+        assert until(lambda: box not in carried())
+        assert until(lambda: state(engine, task) == "waiting")
+        ray_cluster.shared_nodes()  # the box's raylet begins again
+
+        assert until(lambda: carried() == {"box0": 100, "box1": 101, "box2": 102})
+        assert until(lambda: state(engine, task) == "running")
+        assert engine.status([task])[task].node == cluster.ids[-1] != victim
+        end(engine, task)
 
 
 def test_work_is_lost_with_its_node_though_the_head_has_not_noticed_yet(monkeypatch: pytest.MonkeyPatch) -> None:

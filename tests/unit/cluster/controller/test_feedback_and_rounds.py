@@ -9,7 +9,7 @@ import pytest
 from cluster.cilantro.allocator import AllocatorSettings, AllocatorState
 from cluster.controller.feedback import HOUSE, cameras_by_customer, performances
 from cluster.controller.round import RoundRules, Settled, place, settle, share, urgent, wishes
-from cluster.types import BoxView, CameraLease, Customer, FleetState
+from cluster.types import BoxView, CameraLease, Customer, FleetState, GroupWeight
 from scheduler.fleet.types import BoxReport, CameraKey, CameraOrder, CameraReport, Confirmation, ModelOffer
 
 NOW_S = 1_800_000_000.0
@@ -116,6 +116,25 @@ def test_shares_are_divided_where_cameras_are_and_never_above_a_box() -> None:
         assert grant.share_pct > 0
     assert allocator.rounds == 1
     assert "300 pct of 2 boxes for 2 customers" in reasons[0]
+
+
+def test_groups_are_weighed_as_the_owner_says() -> None:
+    """x and y want all there is; x is alone in its group, y has a sibling z that wants as much."""
+    customers = {
+        name: Customer(id=name, stated_pct=300.0, path=(group,)) for name, group in (("x", "one"), ("y", "two"), ("z", "two"))
+    }
+    state = fleet(
+        view("a", camera("a", "1"), camera("a", "2", "y"), camera("a", "3", "z"), capacity_pct=120.0), customers=customers
+    )
+
+    def shares_of(**weights: float) -> dict[str, float]:
+        groups = {name: GroupWeight(path=(name,), weight=weight) for name, weight in weights.items()}
+        after, _, _ = share(replace(state, groups=groups), AllocatorState(), RULES, NOW_S)
+        return {name: grant.share_pct for name, grant in after.grants.items()}
+
+    assert shares_of() == {"x": 60, "y": 30, "z": 30}
+    assert shares_of(two=3.0) == {"x": 30, "y": 45, "z": 45}
+    assert shares_of(one=2.0) == {"x": 80, "y": 20, "z": 20}
 
 
 def test_what_does_not_fit_where_the_cameras_are_is_said() -> None:

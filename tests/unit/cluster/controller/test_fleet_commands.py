@@ -93,11 +93,32 @@ def test_customers_are_added_changed_and_removed_by_command(world: World) -> Non
     assert "z" not in world.controller.state().customers
 
 
+def test_groups_of_customers_are_weighed_by_command_at_once_and_over_a_restart(world: World) -> None:
+    for customer, group in (("x", "one"), ("y", "two")):
+        run(world, "customers", "add", customer, "--group", group)
+    before_s = world.controller.status().last_round_s
+    while world.controller.status().last_round_s == before_s:
+        world.tick()
+    weighed_s = world.now_s
+    run(world, "customers", "weigh", "two", "3")
+    world.tick(12)
+    assert world.controller.status().last_round_s > weighed_s, f"nobody waits {world.rules.round_s:g} s for it"
+    assert run(world, "status")["groups"] == {"two": 3.0}
+    assert {row["customer"]: row["group"] for row in run(world, "customers", "list")} == {"x": "one", "y": "two"}
+    world.start()
+    world.tick(20)  # its predecessor's lease runs out
+    assert world.controller.state().groups["two"].weight == 3
+    run(world, "customers", "weigh", "two", "1")
+    world.tick()
+    assert world.controller.state().groups == {}, "1 is what every group has"
+    assert [row.subject for row in world.history.audit() if row.action == "group.weigh"] == ["two", "two"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "customers add z --goal 7", "customers add No", "customers remove nobody", "drain nobody", "boxes forget nobody",
-        "boxes revoke nobody", "boxes uninvite nothing", "boxes invite --days 0",
+        "boxes revoke nobody", "boxes uninvite nothing", "boxes invite --days 0", "customers weigh a 0", "customers weigh a//b 2",
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(world: World, line: str) -> None:
@@ -202,6 +223,7 @@ def test_errors_over_http_say_what_to_do(client: TestClient) -> None:
         ("PUT", "customers/q", {"gaol": 0.5}, "gaol: Extra inputs are not permitted"),
         ("PUT", "customers/q", {"path": [7]}, "path.0: Input should be a valid string"),
         ("PUT", "customers/No Such", {}, "No Such"),
+        ("PUT", "groups/a", {"weight": 0}, "weight: Input should be greater than 0"),
         ("POST", "invites", {"days": "s3cret"}, "days: Input should be a valid number"),
         ("POST", "invites", {"days": 99}, "days: Input should be less than or equal to 30"),
         ("PUT", "boxes/a/drain", {"on": "s3cret"}, "on: Input should be a valid boolean"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from cluster.controller.pooled import FolderPost, Wanted, _member, asked, bundle
 from cluster.controller.serve import FleetFolder
 from cluster.engines.local import LocalEngine
 from cluster.escher.library import Escher
-from cluster.escher.uses import SHARE
+from cluster.escher.uses import SHARE, customer
 from cluster.riffle.gang import held_gang
 from configs.errors import EnvironmentLacking, UsageError
 from edge.clock import SystemClock
@@ -110,6 +111,58 @@ def test_workers_ask_for_what_cameras_leave_where_the_engine_knows_it() -> None:
         assert left == {"full": 40, "free": 20}, "both places are where there is room, and cameras keep theirs"
         assert len(demands) == 1
     assert {node.id: node.free[SHARE] for node in engine.nodes()} == {"full": 40, "free": 320}
+
+
+def test_no_two_workers_are_on_one_box_where_that_is_asked_for() -> None:
+    engine = LocalEngine({"small": {"CPU": 8}, "large": {"CPU": 8}}, threads=False)
+    engine.set_resource(SHARE, 100, "small")
+    engine.set_resource(SHARE, 400, "large")
+    now = iter(range(100_000))
+
+    def gang(workers: int) -> AbstractContextManager[object]:
+        return held_gang(
+            Escher(engine), "night", workers=workers, bundle=bundle_of(engine.nodes(), wanted(share_pct=70)),
+            now=lambda: 0.1 * next(now), wait=lambda _: None, patience_s=20, one_per_box=True,
+        )  # fmt: skip
+
+    with gang(2):
+        assert {node.id: node.free[SHARE] for node in engine.nodes()} == {"small": 30, "large": 330}
+    with pytest.raises(EnvironmentLacking, match="on boxes of their own could not be had together"), gang(3):
+        pytest.fail("there are two boxes")
+    assert {node.id: node.free[SHARE] for node in engine.nodes()} == {"small": 100, "large": 400}
+
+
+def test_a_customers_workers_stay_within_its_share_where_that_is_asked_for() -> None:
+    engine = LocalEngine({"a": {"CPU": 8}, "b": {"CPU": 8}}, threads=False)
+    for node, granted_pct in (("a", 50), ("b", 200)):
+        engine.set_resource(SHARE, 300, node)
+        engine.set_resource(customer("acme"), granted_pct, node)
+    bundle = bundle_of(engine.nodes(), wanted(share_pct=80, customer="acme", within_share=True))
+    now = iter(range(100_000))
+
+    def gang(workers: int) -> AbstractContextManager[object]:
+        return held_gang(
+            Escher(engine),
+            "night",
+            workers=workers,
+            bundle=bundle,
+            now=lambda: 0.1 * next(now),
+            wait=lambda _: None,
+            patience_s=20,
+        )
+
+    with gang(2):
+        assert {node.id: node.free[SHARE] for node in engine.nodes()} == {"a": 300, "b": 140}
+    with pytest.raises(EnvironmentLacking, match="could not be had together"), gang(3):
+        pytest.fail("240 pct are more than acme was granted")
+
+
+def test_a_share_of_which_nobody_told_is_refused() -> None:
+    engine = LocalEngine({"a": {"CPU": 8}}, threads=False)
+    with pytest.raises(EnvironmentLacking, match="no node of the engine says"):
+        bundle_of(engine.nodes(), wanted(customer="acme", within_share=True))
+    with pytest.raises(UsageError, match="whose share"):
+        wanted(within_share=True)
 
 
 def test_a_gang_that_cameras_leave_no_room_for_is_not_begun() -> None:

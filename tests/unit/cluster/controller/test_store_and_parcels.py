@@ -20,7 +20,7 @@ from cluster.controller.inbox import put
 from cluster.controller.parcels import KEPT_S, Parcels
 from cluster.controller.reduce import Known
 from cluster.controller.store import FleetStore, Kept
-from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, Handoff, Performance, SitePlace
+from cluster.types import BoxView, CameraLease, Customer, FleetState, Grant, GroupWeight, Handoff, Performance, SitePlace
 from configs.errors import StorageError, UsageError
 from scheduler.fleet.types import CameraKey, Desired, ModelOffer, ShareOrder
 from tests.support.fleet_boxes import ToyBox
@@ -52,6 +52,7 @@ def full_state() -> Kept:
         offers={"a": (ModelOffer(rollout="o", parcel="a.o", cameras=(KEY,)),)},
         collects={"a": "request"},
         sites={"here": SitePlace(site="here", latitude_deg=52.0, longitude_deg=13.0)},
+        groups={"north/east": GroupWeight(path=("north", "east"), weight=2.5)},
     )  # fmt: skip
     told = {
         "a": Desired(

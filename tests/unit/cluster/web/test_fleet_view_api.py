@@ -107,6 +107,7 @@ WRITES: list[tuple[str, str, Any, str]] = [
     ("PUT", "/boxes/depot-1/drain", {"on": True}, "operator"), ("PUT", "/cameras/depot-1/cam-1/pin", {"box": "depot-1"}, "operator"),
     ("PATCH", "/rollouts/night-1", {"what": "stop"}, "operator"), ("POST", "/invites", {"days": 1}, "admin"),
     ("PUT", "/customers/zoo", {"goal": 0.7}, "admin"), ("PUT", "/sites/depot", {"latitude_deg": 1, "longitude_deg": 2}, "admin"),
+    ("PUT", "/groups/region/north", {"weight": 2}, "admin"),
     ("DELETE", "/sites/depot", None, "admin"), ("DELETE", "/customers/nobody", None, "admin"),
 ]  # fmt: skip
 
