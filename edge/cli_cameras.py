@@ -5,16 +5,17 @@ Passwords are asked for on a terminal, or read from a variable or file: what sta
 
 from __future__ import annotations
 
-import json as json_module
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from configs.errors import UsageError
+from edge import cli_cameras_asked as asked
+from edge import cli_cameras_words as words
 from edge.cli_common import ConfigOption, DataDir, Json, OptionalConfig, load_given
 from edge.console import print_json, print_table, say, warn
 
@@ -40,7 +41,17 @@ Task = Annotated[str | None, typer.Option(help="What its model is asked.", show_
 Fps = Annotated[float | None, typer.Option(help="Wanted analysis rate (frames/s).", show_default=False)]
 Zone = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=X,Y;X,Y;...", help="A zone, corners as fractions 0-1; may be repeated.", show_default=False),
+    typer.Option(
+        metavar="NAME=X,Y;X,Y;...",
+        help="A zone, corners as fractions 0-1; may be repeated; 'NAME=' takes it away.",
+        show_default=False,
+    ),
+]
+Line = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=X,Y;X,Y", help="A line that is counted at, two points; may be repeated; as --zone.", show_default=False
+    ),
 ]
 Mask = Annotated[
     list[str] | None, typer.Option(metavar="X,Y;X,Y;...", help="A privacy mask; may be repeated.", show_default=False)
@@ -54,9 +65,26 @@ Learn = Annotated[
     list[str] | None, typer.Option(metavar="TIMES", help="When its model learns; may be repeated.", show_default=False)
 ]
 TimeZone = Annotated[str | None, typer.Option(help="Time zone of the times, as Europe/Berlin.", show_default=False)]
+Learning = Annotated[bool | None, typer.Option("--learning/--no-learning", help="Whether its model learns.")]
+Snapshots = Annotated[bool | None, typer.Option("--snapshots/--no-snapshots", help="Keep the best picture of every object.")]
+Clips = Annotated[bool | None, typer.Option("--clips/--no-clips", help="Keep a clip of every object that moves.")]
+PreS = Annotated[float | None, typer.Option(help="Seconds of a clip before its object is first seen.", show_default=False)]
+PostS = Annotated[float | None, typer.Option(help="Seconds of a clip after it is last seen.", show_default=False)]
+KeepDays = Annotated[
+    float | None,
+    typer.Option(help="Days that its snapshots and clips are kept; else as the box keeps them.", show_default=False),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=JSON", help="Any other field of cameras[]; may be repeated.", show_default=False),
+    typer.Option(
+        "--set",
+        metavar="FIELD=JSON",
+        help="Any other field of cameras[], as height_px or objects.lost_s; may be repeated.",
+        show_default=False,
+    ),
+]
+Picture = Annotated[
+    Path | None, typer.Option(metavar="FILE.jpg", help="Write the picture that was seen there.", show_default=False)
 ]
 
 
@@ -107,36 +135,49 @@ def cameras_add(
     task: Task = None,
     fps: Fps = None,
     zone: Zone = None,
+    line: Line = None,
     mask: Mask = None,
     class_: Class = None,
+    learning: Learning = None,
     watch: Watch = None,
     learn: Learn = None,
     time_zone: TimeZone = None,
+    snapshots: Snapshots = None,
+    clips: Clips = None,
+    pre_s: PreS = None,
+    post_s: PostS = None,
+    keep_days: KeepDays = None,
     set_: Set = None,
+    picture: Picture = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing, and add it even when it gives no picture.")] = False,
     config: ConfigOption = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Adds a camera. On a terminal it asks for what is left out; a box that runs watches it at once."""
+    """Adds a camera. On a terminal it asks for what is left out, step by step; a box that runs watches it at once."""
     from edge.cameras.remote import desk_for
 
     asks = sys.stdin.isatty() and not yes and not json
-    fields = {"name": name, "id": id, "record_url": record_url, "task": task, "fps": fps, "classes": class_ or None}
-    document: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    document |= _drawn(zone, mask) | _times(watch, learn, time_zone) | _set(set_)
+    fields = words.given(
+        name=name, id=id, record_url=record_url, task=task, fps=fps, classes=class_, learning=learning, watch=watch, learn=learn,
+        time_zone=time_zone, snapshots=snapshots, clips=clips, pre_s=pre_s, post_s=post_s, keep_days=keep_days,
+    )  # fmt: skip
+    fields |= words.drawn(zone, line, mask) | words.set_fields(set_)
     credentials = _credentials(user, password_env, password_file)
     with desk_for(load_given(config, data_dir)) as (desk, running):
         if url is None and not asks:
             raise UsageError("cameras add needs an address", remedy="driftbox cameras add rtsp://192.0.2.10/stream --name Gate")
         if url is None or (asks and not credentials and "@" not in url):
-            url, credentials, more = _asked_for(desk, url)
-            document = more | document
-        document |= {"url": url} | ({"credentials": credentials} if credentials else {})
+            url, credentials, more = _asked_for(desk, url, credentials)
+            fields = more | fields
+        where = {"url": url} | ({"credentials": credentials} if credentials else {})
         if not yes:
-            _look_first(desk, document, asks)
-        if asks and "name" not in document:
-            document["name"] = typer.prompt("Name for people", default="", show_default=False)
+            _look_first(desk, where, asks, picture)
+        if asks:
+            document = asked.as_document(asked.asked_fields(desk, fields)) | where
+            asked.confirmed(document)
+        else:
+            document = words.document_of(fields) | where
         added = desk.add(document, by=BY)
     _told(added, "is watched" if running else "is watched from the next start on", json)
 
@@ -153,32 +194,38 @@ def cameras_change(
     task: Task = None,
     fps: Fps = None,
     zone: Zone = None,
+    line: Line = None,
     mask: Mask = None,
     class_: Class = None,
+    learning: Learning = None,
     watch: Watch = None,
     learn: Learn = None,
     time_zone: TimeZone = None,
-    learning: Annotated[bool | None, typer.Option("--learning/--no-learning", help="Whether its model learns.")] = None,
+    snapshots: Snapshots = None,
+    clips: Clips = None,
+    pre_s: PreS = None,
+    post_s: PostS = None,
+    keep_days: KeepDays = None,
     enabled: Annotated[bool | None, typer.Option("--on/--off", help="Whether it is watched at all.")] = None,
     set_: Set = None,
     config: ConfigOption = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Changes a camera; a box that runs goes on with it at once, and no other camera notices."""
+    """Changes a camera, only what is named; a box that runs goes on with it at once, and no other camera notices."""
     from edge.cameras.remote import desk_for
 
-    fields = {
-        "url": url, "name": name, "record_url": record_url, "task": task, "fps": fps, "classes": class_ or None, "learning": learning,
-        "enabled": enabled,
-    }  # fmt: skip
-    patch: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    patch |= _drawn(zone, mask) | _times(watch, learn, time_zone) | _set(set_)
+    fields = words.given(
+        url=url, name=name, record_url=record_url, task=task, fps=fps, classes=class_, learning=learning, enabled=enabled, watch=watch,
+        learn=learn, time_zone=time_zone, snapshots=snapshots, clips=clips, pre_s=pre_s, post_s=post_s, keep_days=keep_days,
+    )  # fmt: skip
+    fields |= words.drawn(zone, line, mask) | words.set_fields(set_)
     credentials = _credentials(user, password_env, password_file)
-    patch |= {"credentials": credentials} if credentials else {}
-    if not patch:
+    if not fields and not credentials:
         raise UsageError("nothing to change", subject=camera, remedy="driftbox cameras change --help lists what can be")
     with desk_for(load_given(config, data_dir)) as (desk, running):
+        known = {one.id: one.entry for one in desk.list().cameras}
+        patch = words.document_of(fields, known.get(camera)) | ({"credentials": credentials} if credentials else {})
         changed = desk.change(camera, patch, by=BY)
     _told(changed, "is changed" if running else "is changed from the next start on", json)
 
@@ -245,6 +292,7 @@ def cameras_probe(
     user: User = None,
     password_env: PasswordEnv = None,
     password_file: PasswordFile = None,
+    picture: Picture = None,
     json: Json = False,
 ) -> None:
     """Looks at an address without keeping it: the streams that a camera offers, or what a stream gives. Exit code 1: nothing."""
@@ -253,9 +301,11 @@ def cameras_probe(
     from edge.cameras.probe import Prober
 
     credentials = _credentials(user, password_env, password_file)
-    if "://" in address or address.startswith(("/", "rendered:")):
+    if _is_stream(address):
         url = with_credentials({"url": address, "credentials": credentials or None})["url"]
-        seen = Prober().probe(url, local=True)
+        prober = Prober()
+        seen = prober.probe(url, local=True)
+        _write_picture(prober.picture, seen, picture)
         print_json(seen.model_dump(exclude={"picture_url"})) if json else _say_probe(seen)
         ok = seen.ok
     else:
@@ -266,25 +316,35 @@ def cameras_probe(
         raise typer.Exit(1)
 
 
-# --- the wizard -------------------------------------------------------------------------------------------------------
+# --- finding it on a terminal -----------------------------------------------------------------------------------------
 
 
-def _asked_for(desk: CommandDesk, url: str | None) -> tuple[str, dict[str, str], dict[str, Any]]:
+def _asked_for(desk: CommandDesk, url: str | None, credentials: dict[str, str]) -> tuple[str, dict[str, str], asked.Fields]:
     """(address, credentials, what the camera offers besides) as somebody at a terminal says."""
     if url is None:
         url = _chosen(desk)
-    user = typer.prompt("User (empty: none)", default="", show_default=False)
-    password = typer.prompt("Password", default="", show_default=False, hide_input=True) if user else ""
-    credentials = {"user": user, "password": password} if user else {}
-    if "://" in url or url.startswith(("/", "rendered:")):
+    if not credentials and not _is_here(url):
+        user = typer.prompt("User (empty: none)", default="", show_default=False)
+        password = typer.prompt("Password", default="", show_default=False, hide_input=True) if user else ""
+        credentials = {"user": user, "password": password} if user else {}
+    if _is_stream(url):
         return url, credentials, {}
-    offered = desk.probe_onvif(url, user=user, password=password)
+    offered = desk.probe_onvif(url, user=credentials.get("user", ""), password=credentials.get("password", ""))
     _say_onvif(offered)
-    if not offered.ok:
+    if not offered.ok or not offered.analyse:
         return str(typer.prompt("It cannot be asked; type the address of its stream")), credentials, {}
-    urls = {profile.token: profile.url for profile in offered.profiles}
-    main = {"record_url": urls[offered.record]} if offered.record != offered.analyse else {}
-    return urls[offered.analyse], credentials, main
+    analyse, record = asked.streams_of(offered)
+    return analyse, credentials, words.given(record_url=record) if record != analyse else {}
+
+
+def _is_here(address: str) -> bool:
+    """A file, a device or a drawn scene: nobody asks for a password."""
+    return address.startswith(("/", "file:", "v4l2:", "rendered:"))
+
+
+def _is_stream(address: str) -> bool:
+    """As `cameras[].url`; else host[:port] of an ONVIF camera."""
+    return "://" in address or _is_here(address)
 
 
 def _chosen(desk: CommandDesk) -> str:
@@ -296,11 +356,11 @@ def _chosen(desk: CommandDesk) -> str:
     return found[int(answer) - 1].address if answer.isdigit() and 0 < int(answer) <= len(found) else answer
 
 
-def _look_first(desk: CommandDesk, document: Mapping[str, Any], asks: bool) -> None:
+def _look_first(desk: CommandDesk, where: Mapping[str, Any], asks: bool, picture: Path | None) -> None:
     """Opens the address once; at a terminal somebody decides what a failure means, a program is told."""
     from edge.cameras.live_desk import with_credentials
 
-    seen = desk.probe(with_credentials(document)["url"], local=True)
+    seen = desk.probe(with_credentials(where)["url"], local=True)
     if seen.ok:
         warn(f"a picture came after {seen.took_s:.1f} s: {seen.width_px}x{seen.height_px} px, {seen.fps:g} frames/s")
     elif asks:
@@ -309,6 +369,25 @@ def _look_first(desk: CommandDesk, document: Mapping[str, Any], asks: bool) -> N
         raise UsageError(
             f"the address gives no picture: {seen.error}", code=seen.code, remedy="add --yes to add it all the same"
         )
+    if seen.ok and asks and picture is None:
+        answer = str(typer.prompt("File to write the picture to (empty: none)", default="", show_default=False)).strip()
+        picture = Path(answer).expanduser() if answer else None
+    _write_picture(desk.picture, seen, picture)
+
+
+def _write_picture(fetch: Callable[[str], bytes | None], seen: ProbeResult, to: Path | None) -> None:
+    """The picture of a probe into a file; without a file, or without a picture, nothing."""
+    if to is None or not seen.picture_url:
+        return
+    jpeg = fetch(seen.picture_url.split("/")[-2])
+    if jpeg is None:
+        warn("the picture is not kept any more; nothing was written")
+        return
+    try:
+        to.write_bytes(jpeg)
+    except OSError as error:
+        raise UsageError(f"{to} cannot be written: {error.strerror}", subject=str(to), remedy="name another file") from None
+    warn(f"its picture is in {to}")
 
 
 # --- words to fields --------------------------------------------------------------------------------------------------
@@ -332,48 +411,6 @@ def _credentials(user: str | None, variable: str | None, file: Path | None) -> d
     if user is None and password is None:
         return {}
     return {"user": user or ""} | ({"password": password} if password is not None else {})
-
-
-def _drawn(zones: Sequence[str] | None, masks: Sequence[str] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if zones:
-        found["zones"] = {name: _corners(corners, text) for text in zones for name, _, corners in [text.partition("=")]}
-    if masks:
-        found["masks"] = [_corners(text, text) for text in masks]
-    return found
-
-
-def _corners(text: str, shown: str) -> list[list[float]]:
-    try:
-        corners = [[float(number) for number in corner.split(",")] for corner in text.strip().split(";") if corner.strip()]
-    except ValueError:
-        corners = []
-    if len(corners) < 3 or any(len(corner) != 2 for corner in corners):
-        raise UsageError(
-            f"{shown!r} is no polygon", remedy="write yard=0.1,0.2;0.9,0.2;0.9,0.8 (x,y from the upper left, 0 to 1)"
-        )
-    return corners
-
-
-def _times(watch: Sequence[str] | None, learn: Sequence[str] | None, time_zone: str | None) -> dict[str, Any]:
-    given = {"watch": list(watch or []), "learn": list(learn or []), "time_zone": time_zone}
-    schedule = {key: value for key, value in given.items() if value}
-    return {"schedule": schedule} if schedule else {}
-
-
-def _set(texts: Sequence[str] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts or []:
-        field, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{field[:60]!r} is not FIELD=JSON", remedy="--set height_px=360")
-        try:
-            found[field.strip()] = json_module.loads(value)
-        except ValueError:
-            raise UsageError(
-                f"what stands behind {field}= is no JSON", remedy="texts stand in quotes: --set edge='\"yolov8n\"'"
-            ) from None
-    return found
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------

@@ -55,6 +55,15 @@ def ask_box(config: BoxConfig, method: str, path: str, body: Any = None, *, time
     raise UsageError(f"the box refuses: {words}", subject=path, code=_CODES.get(status, "refused"))
 
 
+def fetch_from_box(config: BoxConfig, path: str, *, timeout_s: float = 60.0) -> bytes | None:
+    """The bytes (a picture) under `/api/v1/` of the running box; None: there are none, or no box answers."""
+    try:
+        status, body = _asked(config, "GET", path, None, timeout_s)
+    except (OSError, http.client.HTTPException):
+        return None
+    return body if status == 200 else None
+
+
 def _asked(config: BoxConfig, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
     """(status, body)."""
     connection = _connection(config, timeout_s)

@@ -15,7 +15,7 @@ from edge.cameras.offline import offline
 from edge.cameras.onvif import Onvif
 from edge.cameras.onvif_view import OnvifCamera, OnvifProbe
 from edge.cameras.probe import Prober, ProbeResult
-from edge.client import ask_box
+from edge.client import ask_box, fetch_from_box
 
 #: A change may load a model, open a camera, and wait for the change before it.
 CHANGE_S = 180.0
@@ -41,6 +41,8 @@ class CommandDesk(Protocol):
     def probe_onvif(self, address: str, *, user: str, password: str) -> OnvifProbe: ...
 
     def probe(self, url: str, *, transport: str = "tcp", local: bool = False) -> ProbeResult: ...
+
+    def picture(self, token: str) -> bytes | None: ...
 
 
 class RemoteDesk:
@@ -79,6 +81,9 @@ class RemoteDesk:
     def probe(self, url: str, *, transport: str = "tcp", local: bool = False) -> ProbeResult:
         told = self._ask("POST", "cameras/probe", {"url": url, "transport": transport})
         return ProbeResult.model_validate(told["url"])
+
+    def picture(self, token: str) -> bytes | None:
+        return fetch_from_box(self._config, f"cameras/probe/{quote(token, safe='')}/picture.jpg", timeout_s=CHANGE_S)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         return ask_box(self._config, method, path, body, timeout_s=CHANGE_S)

@@ -119,9 +119,10 @@ def test_a_day_with_cameras(tmp_path: Path, camera: RtspServerProcess) -> None:
         url = camera.url("door")
         code, added = site.command(
             "add", url, "--name", "Tür \N{DOOR}", "--user", "viewer", "--password-file", str(tmp_path / "pw.txt"),
-            "--zone", "mat=0.1,0.1;0.9,0.1;0.9,0.9",
+            "--zone", "mat=0.1,0.1;0.9,0.1;0.9,0.9", "--keep-days", "7", "--picture", str(tmp_path / "seen.jpg"),
         )  # fmt: skip
         assert (code, added["id"], added["has_credentials"]) == (0, "tur", ["url"])
+        assert (tmp_path / "seen.jpg").read_bytes().startswith(b"\xff\xd8"), "the picture that the box saw"
         eventually(lambda: site.states().get("tur") == "live" and site.frames("tur") > 3, "the new camera is watched")
         seen = site.ask("POST", "cameras/probe", {"url": url, "user": "viewer", "password": CANARY}).json()["url"]
         assert seen["ok"]
@@ -129,6 +130,8 @@ def test_a_day_with_cameras(tmp_path: Path, camera: RtspServerProcess) -> None:
         refused = site.ask("POST", "cameras/probe", {"url": url, "user": "viewer", "password": CANARY + "x"})
         assert refused.json()["url"]["code"] == "auth"
         assert site.ask("PATCH", "cameras/tur", {"fps": 2, "learning": False}).status_code == 200
+        code, changed = site.command("change", "tur", "--zone", "step=0.1,0.1;0.5,0.1;0.5,0.5", "--pre-s", "2")
+        assert (code, set(changed["entry"]["zones"]), changed["entry"]["recording"]["keep_days"]) == (0, {"mat", "step"}, 7)
         assert site.ask("PATCH", "cameras/gate", {"name": "<i>Gate</i>"}).status_code == 200
         left = [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]
         assert site.brightness("gate")[0] > 20
