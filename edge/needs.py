@@ -1,4 +1,4 @@
-"""What learning jobs took of the memory, kept from one to the next of its sort."""
+"""What learning jobs took of memory and compute, kept from one to the next of its sort."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ Sort = tuple[str, str]
 
 class Needs:
     """Opens and closes the lanes of learning jobs. The first of a sort declares nothing and is measured; the next declares the most that
-    one of its sort took, padded as measured needs are, and is admitted at once. Thread-safe."""
+    one of its sort took, padded as measured needs are, and is admitted at once. How much compute the newest of its sort took is what the
+    next one is expected to take, until somebody knows better (`ComputeBackend.expect`). Thread-safe."""
 
     def __init__(self, backend: ComputeBackend) -> None:
         self._backend = backend
         self._known: dict[Sort, MemoryNeed] = {}
+        self._took_s: dict[Sort, float] = {}
         self._lock = threading.Lock()
 
     def known(self, sort: Sort) -> MemoryNeed | None:
@@ -30,13 +32,22 @@ class Needs:
     def open_lane(self, job: str, sort: Sort) -> Lane:
         """Raises JobError when its sort took more than jobs may hold; that is then forgotten, and the next is measured anew."""
         try:
-            return self._backend.open_lane(job, need=self.known(sort))
+            lane = self._backend.open_lane(job, need=self.known(sort))
         except JobError:
             with self._lock:
                 self._known.pop(sort, None)
             raise
+        with self._lock:
+            took_s = self._took_s.get(sort)
+        if took_s is not None:
+            self._backend.expect(job, took_s)
+        return lane
 
-    def close_lane(self, job: str, sort: Sort) -> None:
+    def close_lane(self, job: str, sort: Sort, *, took_s: float | None = None) -> None:
+        """took_s: seconds of compute, of a job that came to its end."""
+        if took_s is not None:
+            with self._lock:
+                self._took_s[sort] = took_s
         memory = self._backend.memory().get(job)
         self._backend.close_lane(job)
         if memory is None or memory.need is None or not memory.measured:

@@ -817,6 +817,13 @@ class BoxRuntime:
         self.shares_pct = dict(command.shares_pct)
         self.spare_pct = command.spare_pct
         self._members.set_shares(self.shares_pct)
+        self._say_lengths()
+
+    def _say_lengths(self) -> None:
+        """What the retrainings under way take in all by the engine's newest estimate, for a policy that runs the shortest first."""
+        for stream in self.parts.engine.state.ordered():
+            if stream.running is not None:
+                self.parts.backend.expect(stream.running.job, stream.running.length_gpu_s())
 
     def _set_knobs(self, command: SetKnobs) -> None:
         entry = self.watched.get(command.stream)
@@ -899,6 +906,7 @@ class BoxRuntime:
 
     def _start_job(self, command: LearningCommand) -> None:
         self._spawn(command.job, command.stream, KINDS[type(command)], self._live_jobs.body(command))
+        self._say_lengths()
 
     def _on_epoch(self, command: StartRetraining, report: EpochReport) -> None:
         job = self.jobs.get(command.job)
@@ -913,9 +921,10 @@ class BoxRuntime:
         clock = self.parts.clock
 
         def run() -> None:
-            started_s = clock.thread_cpu_s()
+            started_s, took_s = clock.thread_cpu_s(), None
             try:
                 make = body(lane, lambda: clock.thread_cpu_s() - started_s)
+                took_s = clock.thread_cpu_s() - started_s
             except JobCancelled:
                 return
             except Exception as error:
@@ -924,7 +933,7 @@ class BoxRuntime:
                 make = functools.partial(_failed_event, job_id, stream, code, text)
             finally:
                 self._share_book.update(clock.monotonic_s())  # the backend forgets the job with its lane
-                self._needs.close_lane(job_id, sort)
+                self._needs.close_lane(job_id, sort, took_s=took_s)
                 self.jobs.pop(job_id, None)
             self.post(make)
 

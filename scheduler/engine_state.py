@@ -231,6 +231,10 @@ class Running:
         training_gpu_s = self.option.cost_gpu_s - self.gate_gpu_s
         return max(pace * left, training_gpu_s * left / self.config.epochs) + self.gate_gpu_s
 
+    def length_gpu_s(self) -> float:
+        """What the training takes in all, from its start to its last epoch, as far as is known now."""
+        return self.used_gpu_s + max(0.0, self.left_gpu_s() - self.gate_gpu_s)
+
     def trained(self) -> bool:
         """All epochs are done: it only waits to be handed over, and must keep its share until then."""
         return self.epoch >= self.config.epochs

@@ -136,6 +136,10 @@ class ComputeBackend(Protocol):
     def set_shares(self, shares_pct: Mapping[str, float]) -> None:
         """Replaces all shares at once; jobs not named get 0 (they wait). Raises ValueError when the sum exceeds capacity_pct."""
 
+    def expect(self, job: str, total_s: float) -> None:
+        """How much compute a job will take in all, as far as is known now: for policies that go by it (`srtf`, which runs jobs of
+        unknown length last). No-op for an unknown job."""
+
     def cancel(self, job: str) -> None:
         """Makes the job's next `iteration` or `checkpoint` raise JobCancelled. No-op for an unknown job."""
 

@@ -299,12 +299,12 @@ class Executor:
             self._wake_all()
 
     def expect(self, job: str, total_s: float) -> None:
-        """How much compute a job will take in all, for the policy `srtf`, which runs jobs of unknown length last. KeyError: no such
-        lane."""
+        """See `edge.gpu.base`."""
         with self._lock:
-            lane = self._lanes[job]
-            lane._account = replace(lane._account, total_s=total_s)
-            self._wake_all()
+            lane = self._lanes.get(job)
+            if lane is not None and lane._account.total_s != total_s:
+                lane._account = replace(lane._account, total_s=total_s)
+                self._wake_all()
 
     # --- the seam: what is known --------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class MigLane:
         self.refused: JobError | None = None  # what the partition said when it was to be taken in
         self.over = False  # cancelled or closed
         self.waits = False
+        self.total_s: float | None = None  # how much compute it will take, if that was said
         self.opened_s = backend.clock.monotonic_s()
         self._backend = backend
 
@@ -130,6 +131,14 @@ class MigBackend:
         with self._changed:
             self._shares = dict(shares_pct)
             self._place()
+
+    def expect(self, job: str, total_s: float) -> None:
+        """See `edge.gpu.base`, in seconds of one GPU."""
+        with self._changed:
+            lane = self._lanes.get(job)
+            if lane is not None:
+                lane.total_s = total_s
+                self._tell_length(lane)
 
     def cancel(self, job: str) -> None:
         with self._changed:
@@ -244,6 +253,12 @@ class MigBackend:
             lane.refused = error
         else:
             lane.part = part
+            self._tell_length(lane)
+
+    def _tell_length(self, lane: MigLane) -> None:
+        """A partition counts in seconds of its own."""
+        if lane.part is not None and lane.total_s is not None:
+            lane.part.inside.expect(lane.job, lane.total_s * lane.part.inner_per_outer)
 
     def _tenant(self, lane: MigLane) -> Tenant:
         return Tenant(

@@ -134,6 +134,9 @@ class NoShares:
                     lane.book(now_s)
                     lane.share_pct = self._shares.get(job, 0.0)
 
+    def expect(self, job: str, total_s: float) -> None:
+        """Nobody is put before anybody."""
+
     def cancel(self, job: str) -> None:
         with self._lock:
             lane = self._lanes.get(job)

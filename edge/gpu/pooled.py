@@ -204,6 +204,10 @@ class PooledBackend:
                 self._shares_pct = before
                 raise
 
+    def expect(self, job: str, total_s: float) -> None:
+        """See `edge.gpu.base`. Of no use for a camera: what it takes, the pool takes."""
+        self._inside.expect(job, total_s)
+
     def cancel(self, job: str) -> None:
         with self._lock:
             lane = self._lanes.get(job)

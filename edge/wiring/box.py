@@ -54,6 +54,7 @@ from edge.wiring.settings import (
     retention_of,
     scoring_of,
     shadow_of,
+    trials_at_once,
 )
 from edge.wiring.wide import wide_of
 from scheduler.commands import Note
@@ -173,7 +174,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 serve=serve,
                 serve_later=serve_later,
                 steps=steps,
-                trials_at_once=config.window.profile_at_once if backend.name == "lanes" else 1,
+                trials_at_once=trials_at_once(config, backend.name),
                 profile_halving=config.window.profile_halving,
                 widths=wide.widths if wide is not None else nullcontext,
             )  # fmt: skip

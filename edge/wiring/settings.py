@@ -54,6 +54,12 @@ def speed_of(capacity_pct: int) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), (100.0, 1.0), (float(capacity_pct), 1.0)) if capacity_pct > 100 else ()
 
 
+def trials_at_once(config: BoxConfig, backend: str) -> int:
+    """Most profiling trials at once. Each has a lane of its own, which only `lanes` gives; and where the shortest job runs alone, a
+    second lane of a job would wait for its first, and that one to be compared with it."""
+    return config.window.profile_at_once if backend == "lanes" and config.gpus.policy != "srtf" else 1
+
+
 def device_of_models(config: BoxConfig) -> str:
     """Where this process holds its models, as torch names it. Under MPS they are in the jobs' own processes."""
     return "cuda" if config.gpus.device == "cuda" and config.gpus.backend != "mps" else "cpu"

@@ -12,7 +12,7 @@ from scheduler.salus.lanes import (
     find_lane,
     replay,
 )
-from scheduler.salus.policies import POLICIES, LaneJob, LanePolicy, Pick, Split, lane_policy, micro_batch
+from scheduler.salus.policies import POLICIES, LaneJob, LanePolicy, Pick, lane_policy
 from scheduler.salus.types import MemoryNeed, Role
 
 __all__ = [
@@ -28,11 +28,9 @@ __all__ = [
     "Pick",
     "Resident",
     "Role",
-    "Split",
     "Step",
     "best_cap",
     "find_lane",
     "lane_policy",
-    "micro_batch",
     "replay",
 ]

@@ -24,7 +24,8 @@ save up the time in which it did not want to run. SRTF, for what can be enforced
 urgent newcomer is SP + P + max(L, E) <= C on the one shared lane, which is `find_lane` with `max_lanes=1`.
 
 Latency: at an iteration boundary jobs of role `infer` go before all others, whatever the policy (`LanePolicy.infer_first`). A frame then
-waits for the rest of one iteration at most; `micro_batch` splits iterations that are longer than a frame may wait.
+waits for the rest of one iteration at most. `fifo` and `srtf` keep the lane for nobody of them: a camera never ends, and learning would
+wait for its next frame for ever.
 """
 
 from __future__ import annotations
@@ -95,10 +96,9 @@ class LanePolicy:
 
     def pick(self, now_s: float, jobs: Sequence[LaneJob]) -> Pick:
         """Who runs the next iteration. now_s: seconds of the clock of the jobs' times."""
-        urgent = [j for j in jobs if j.role == "infer" and j.ready] if self.infer_first else []
-        if not urgent:
+        if not self.infer_first:
             return self._pick(now_s, jobs)
-        first = self._pick(now_s, urgent)
+        first = self._pick(now_s, [j for j in jobs if j.role == "infer" and j.ready])
         if first.job is not None:
             return first
         rest = self._pick(now_s, [j for j in jobs if j.role != "infer"])
@@ -228,52 +228,3 @@ def with_tokens(jobs: Iterable[LaneJob], pacer: Pacer, now_s: float) -> tuple[La
 def _start_s(jobs: Iterable[LaneJob], weight: float) -> float:
     least = min((_normalised_s(j) for j in jobs), default=0.0)
     return least * weight if weight > 0 and math.isfinite(least) else 0.0
-
-
-# --- long iterations --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """An iteration in parts that run one after the other. sizes: samples of each; longest_ms: time of the longest; in_time: whether that
-    is within the slack."""
-
-    sizes: tuple[int, ...]
-    longest_ms: float
-    in_time: bool
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """What each part's mean loss counts, so that gradients add up to those of the whole batch."""
-        total = sum(self.sizes)
-        return tuple(size / total for size in self.sizes)
-
-
-def micro_batch(n: int, iteration_ms: float, slack_ms: float, *, fixed_ms: float = 0.0) -> Split:
-    """How an iteration over `n` samples that takes `iteration_ms` is split, so that each part takes `slack_ms` at most and what comes in
-    between waits for one part only: the fewest parts that do, as even as possible, larger ones first.
-
-    A part of m samples is taken to last fixed_ms + m (iteration_ms - fixed_ms) / n. fixed_ms: what every part costs again (launches).
-    Where not even one sample is in time, single samples (`in_time` is False). The sum of the gradients is that of the whole batch, with
-    `Split.weights`; batch normalisation sees the parts. ValueError: n < 1, times that are not finite, negative, or fixed_ms above
-    iteration_ms.
-    """
-    if n < 1:
-        raise ValueError(f"n must be 1 or more samples, got {n}")
-    if not (0 <= fixed_ms <= iteration_ms < math.inf and slack_ms >= 0):
-        raise ValueError(
-            f"times must be 0 or more ms, fixed {fixed_ms} at most the iteration's {iteration_ms}, slack {slack_ms}"
-        )
-    sample_ms = (iteration_ms - fixed_ms) / n
-    largest = n if iteration_ms <= slack_ms else _largest(n, sample_ms, slack_ms - fixed_ms)
-    parts = -(-n // largest)
-    sizes = tuple(n // parts + (1 if i < n % parts else 0) for i in range(parts))
-    longest_ms = iteration_ms if parts == 1 else fixed_ms + sizes[0] * sample_ms
-    return Split(sizes=sizes, longest_ms=longest_ms, in_time=longest_ms <= slack_ms * (1 + 1e-9))
-
-
-def _largest(n: int, sample_ms: float, room_ms: float) -> int:
-    """Samples that fit into a part, at least one. A hair of tolerance: 3 x 0.1 ms fit into 0.3 ms."""
-    if room_ms <= 0 or sample_ms <= 0:
-        return 1
-    return min(n, max(1, math.floor(room_ms / sample_ms * (1 + 1e-9))))

@@ -791,6 +791,14 @@ def test_a_change_has_a_cost_and_devices_have_facts(bench: Bench) -> None:
         assert 0 <= fact.memory_used_mib <= fact.memory_total_mib
 
 
+def test_what_a_job_is_expected_to_take_may_be_said_at_any_time(bench: Bench) -> None:
+    bench.backend.open_lane("a")
+    bench.backend.open_lane("b", role="infer")
+    for job in ("a", "b", "nobody", "a"):
+        bench.backend.expect(job, 12.5)
+    assert set(bench.backend.report()) == {"a", "b"}
+
+
 def test_memory_is_told_of_every_open_job(bench: Bench) -> None:
     bench.backend.open_lane("a")
     bench.backend.open_lane("b", role="infer")

@@ -167,6 +167,18 @@ def test_cancel_and_close_reach_a_job_that_has_no_partition_yet() -> None:
             lane.checkpoint()
 
 
+def test_a_length_is_told_to_the_partition_in_seconds_of_its_own_whenever_it_is_said() -> None:
+    gpu = Divided(50)
+    gpu.backend.open_lane("before")
+    gpu.backend.expect("before", 10.0)
+    gpu.backend.expect("nobody", 10.0)
+    gpu.backend.set_shares({"before": 10.0, "after": 10.0})
+    gpu.backend.open_lane("after")
+    gpu.backend.expect("after", 5.0)
+    lengths = {job: lane._account.total_s for job, lane in gpu.inside[0]._lanes.items()}
+    assert lengths == {"before": 20.0, "after": 10.0}
+
+
 def test_no_partition_no_backend() -> None:
     with pytest.raises(ValueError, match="partitions"):
         MigBackend([])

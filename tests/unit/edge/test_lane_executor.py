@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 import torch
@@ -131,6 +132,36 @@ def test_srtf_runs_the_job_with_least_to_do_first() -> None:
         w.clock.advance_to(5.2)
         assert [name for name, at_s in w.runs if 2.5 <= at_s < 4.5] == ["short"] * 4
         assert {known.lane for known in w.backend.memory().values()} == {1}
+
+
+@pytest.mark.parametrize("policy", ["srtf", "fifo"])
+def test_learning_of_unknown_length_runs_between_the_frames_of_a_camera(policy: str) -> None:
+    """The camera's lane is the oldest, and it rests most of the time: it is not what the others wait for."""
+    with world(policy=policy) as w:
+        w.backend.set_shares({"camera": 50.0, "first": 50.0, "second": 50.0})
+        camera(w, 0.5, 0.05)
+        w.job("first", 0.5, n=4, need=SMALL)
+        w.job("second", 0.5, n=4, need=SMALL)
+        w.clock.advance_to(12.0)
+        assert [name for name, _ in w.runs if name != "camera"] == ["first"] * 4 + ["second"] * 4
+
+
+def test_srtf_runs_the_shortest_between_the_frames_of_a_camera() -> None:
+    with world(policy="srtf") as w:
+        w.backend.set_shares({"camera": 50.0, "short": 50.0, "long": 50.0})
+        camera(w, 0.5, 0.05)
+        w.job("long", 0.5, n=8, need=SMALL)
+        w.job("short", 0.5, n=2, need=SMALL)
+        w.backend.expect("long", 4.0)
+        w.backend.expect("short", 1.0)
+        w.backend.expect("nobody", 1.0)  # has gone: nothing to say
+        w.clock.advance_to(12.0)
+        learned = [name for name, _ in w.runs if name != "camera"]
+        assert sorted(learned) == ["long"] * 8 + ["short"] * 2
+        assert learned[-7:] == ["long"] * 7  # one of it had begun before the other came, at most
+        frames_s = [at_s for name, at_s in w.runs if name == "camera"]
+        waited_s = [after - before - 0.5 for before, after in pairwise(frames_s)]
+        assert max(waited_s) <= 0.5 + 0.01  # one iteration at most
 
 
 # --- shares in a lane -------------------------------------------------------------------------------------------------
@@ -387,6 +418,21 @@ def test_the_second_job_of_a_sort_declares_what_the_first_took() -> None:
         assert needs.known(("retraining", "net")) == known
         assert needs.known(("gate", "net")) is None
         assert w.backend.faults() == ()
+
+
+def test_the_second_job_of_a_sort_is_expected_to_take_what_the_first_took() -> None:
+    with world(policy="srtf") as w:
+        needs = Needs(w.backend)
+        needs.open_lane("a/label/1", ("labelling", "net"))
+        assert w.backend._lanes["a/label/1"]._account.total_s is None
+        needs.close_lane("a/label/1", ("labelling", "net"), took_s=7.5)
+        needs.open_lane("a/label/2", ("labelling", "net"))
+        assert w.backend._lanes["a/label/2"]._account.total_s == 7.5
+        needs.close_lane("a/label/2", ("labelling", "net"))  # failed: how long it would have taken is not known
+        needs.open_lane("a/label/3", ("labelling", "net"))
+        assert w.backend._lanes["a/label/3"]._account.total_s == 7.5
+        needs.open_lane("a/gate/1", ("gate", "net"))
+        assert w.backend._lanes["a/gate/1"]._account.total_s is None
 
 
 def test_a_need_that_is_refused_is_forgotten() -> None:
