@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from edge.gpu.members import Members
 from edge.inference import FellBack, InferenceWorker, Shown
 from edge.journal import Journal
 from edge.live_jobs import KINDS, Body, LearningCommand, LearningParts, LiveJobs
+from edge.loop_calls import ask_loop
 from edge.needs import Needs
 from edge.objects.live import CameraObjects
 from edge.objects.types import ObjectListener
@@ -304,29 +304,8 @@ class BoxRuntime:
 
     def ask(self, work: Callable[[], T], *, within_s: float = ASK_S) -> T:
         """Does `work` in the loop's thread, for any other thread, and gives what it gives. Raises what it raises, and JobError (code
-        'not_running') when the box does not run (yet, any more), or its loop does not come round."""
-        loop, asked = self._loop, Future[T]()
-
-        def run() -> None:
-            if not asked.set_running_or_notify_cancel():
-                return
-            try:
-                asked.set_result(work())
-            except BaseException as error:
-                asked.set_exception(error)
-
-        try:
-            if loop is None:
-                raise RuntimeError
-            loop.call_soon_threadsafe(run)
-            return asked.result(within_s)
-        except (RuntimeError, TimeoutError) as error:
-            if asked.done():
-                raise
-            asked.cancel()
-            raise JobError(
-                "the box does not take this now", remedy="it starts, ends, or is very busy: try again", code="not_running"
-            ) from error
+        'not_running') when the box does not run (yet, any more), or its loop does not come round; then nothing was done."""
+        return ask_loop(self._loop, work, within_s=within_s)
 
     def handle(self, make: Callable[[float], ev.Event]) -> None:
         """Tells the engine something that happened, and carries out what it says. Loop thread only."""
