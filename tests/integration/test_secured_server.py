@@ -32,6 +32,7 @@ from edge.web.tls import Certificates, make_own, own_paths
 from edge.web.who import Role
 from tests.support.accounts import HOSTS, PASSWORD, House, bearer
 from tests.support.event_library import UTC, Shelf, id_of, object_of
+from tests.support.secure_headers import header_findings
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 120.0
@@ -246,19 +247,6 @@ def test_bytes_that_are_no_request_end_nothing(plain: Secured, data: bytes) -> N
         assert client.get("/healthz").status_code == 200
 
 
-#: What scanners look for (OWASP's list of secure headers), and what it must be.
-WANTED = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "x-permitted-cross-domain-policies": "none",
-}
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -278,12 +266,7 @@ WANTED = {
 def test_every_answer_has_the_headers(secured: Secured, method: str, path: str) -> None:
     with secured.client() as client:
         answer = client.request(method, path)
-    assert {name: answer.headers.get(name) for name in WANTED} == WANTED
-    assert "max-age" in answer.headers["strict-transport-security"]
-    assert "camera=()" in answer.headers["permissions-policy"]
-    assert not {"server", "x-powered-by", "access-control-allow-origin", "access-control-allow-credentials"} & set(
-        answer.headers
-    )
+    assert header_findings(answer.headers) == []
     assert answer.status_code < 500
 
 

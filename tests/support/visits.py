@@ -97,16 +97,20 @@ class Visit:
 
     def is_accessible(self) -> None:
         """axe finds nothing serious or critical on what is shown now."""
+        grave = self.grave_findings()
+        assert not grave, "\n".join(grave)
+
+    def grave_findings(self) -> list[str]:
+        """What axe finds serious or critical."""
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(self.page).response["violations"]
-        grave = [
+        return [
             f"{one['impact']} {one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
             for one in found
             if one["impact"] in ("serious", "critical")
             for node in one["nodes"]
         ]
-        assert not grave, "\n".join(grave)
 
     def save(self, name: str) -> None:
         """Keeps a screenshot where DRIFTBOX_SCREENSHOTS says, for people to look at."""
