@@ -6,7 +6,8 @@ for half a second makes one of the two look bad. So:
 
     a round    some iterations with p - 1 at once and some with p, a moment apart, the next round the other way round. Its gain O^p is of
                iterations of the same kind, of trials of the same shape; of each the median, so that one long iteration does not count
-    a verdict  'yes' when the rounds that say so lead by LEAD_YES, 'no' when those lead by LEAD_NO, after ROUNDS_MOST by majority
+    a verdict  'yes' when the rounds that say so lead by LEAD_YES, 'no' when those lead by LEAD_NO, after ROUNDS_MOST by majority; 'no'
+               at once when the first rounds, LOST_MOST of them, all lost time: more of them would lose more
     a level    p = 2, 3, ... until the first that does not pay: c = p - 1
     again      nothing is settled for good: after a while p = c + 1 is looked at again, and p = c too. Each look that changes nothing
                doubles the while
@@ -33,7 +34,7 @@ from scheduler.fluid.types import ROUNDING
 #: Iterations of each lane of a turn that do not count, because the number of trials at once has just changed, and those that do. An even
 #: number: where every second iteration updates the weights, the median of four is between the two kinds, that of three is either.
 WARM, COUNTED = 1, 4
-LEAD_YES, LEAD_NO, ROUNDS_MOST = 2, 3, 7
+LEAD_YES, LEAD_NO, ROUNDS_MOST, LOST_MOST = 2, 3, 7, 2
 #: Iterations of a look after which it is given up (trials that end too soon to be compared, say).
 LOOK_MOST = 250
 #: Iterations until c + 1, and until c, is looked at again for the first time.
@@ -165,6 +166,8 @@ class Packing:
 
     def _verdict(self) -> bool | None:
         """None: another round."""
+        if len(self._gains) == LOST_MOST and max(self._gains) < -self._gain_min:
+            return False
         return verdict_of([self._says_yes(gain) for gain in self._gains])
 
     def _says_yes(self, gain: float) -> bool:

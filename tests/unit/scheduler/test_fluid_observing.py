@@ -141,12 +141,21 @@ def test_what_pays_no_longer_is_noticed() -> None:
     assert packing.chosen == 1
 
 
-@pytest.mark.parametrize(("alpha", "most_frac"), [(2.0, 1.0), (2.3, 1.04), (1.0, 0.56), (1.2, 0.65)])
+@pytest.mark.parametrize(("alpha", "most_frac"), [(2.0, 1.0), (2.3, 1.02), (2.6, 1.04), (3.0, 1.07), (1.0, 0.56), (1.2, 0.65)])
 def test_never_much_longer_than_one_by_one_and_far_shorter_where_it_pays(alpha: float, most_frac: float) -> None:
     """640 iterations are those of the bench's 18 trials; looking and looking again included."""
     machine = Machine(alpha)
     machine.run(Packing(2), 640)
     assert machine.now_s / 640 <= most_frac
+
+
+def test_two_rounds_that_lose_time_end_the_look() -> None:
+    """Two at once are a third slower than one after the other: a third round would tell nothing new, and cost as much again."""
+    packing = Machine(2.6).run(Packing(2), 40)
+    assert [len(v.gains) for v in packing.verdicts] == [2]
+    assert packing.chosen == 1
+    doubtful = Machine(2.1).run(Packing(2), 80)
+    assert [len(v.gains) for v in doubtful.verdicts][:1] == [3]
 
 
 def test_looks_that_change_nothing_become_rarer() -> None:
