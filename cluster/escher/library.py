@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from cluster.engines.base import Demands, Engine, NodeId, NodeStatus, Task, TaskStatus
 from cluster.escher import registry as reg
 from cluster.escher.names import owner_of
-from cluster.escher.policies.base import Cancel, Command, Drop, Policy, Release, Reserve, Submit, View, Want, is_helper
+from cluster.escher.policies.base import Cancel, Command, Drop, Lift, Policy, Release, Reserve, Submit, View, Want, is_helper
 from cluster.escher.registry import Registry, Set
 from cluster.escher.wishes import Where, Wish
 from configs.errors import UsageError
@@ -272,6 +272,8 @@ class Escher:
             case Submit():
                 self._registry = reg.with_task(self._registry, owner, command.task)
                 self.engine.submit(command.task)
+            case Lift():
+                self.engine.lift(command.task, command.gate)
             case Cancel():
                 self.engine.cancel(command.tasks)
                 self._registry = reg.without_tasks(self._registry, command.tasks)

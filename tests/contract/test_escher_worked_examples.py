@@ -440,6 +440,20 @@ def test_12_a_barrier_puts_all_its_units_on_one_rendezvous(play: Play) -> None:
     assert play.runs(task.id)
 
 
+def test_2_a_signal_by_gates_needs_no_resource(play: Play) -> None:
+    task = Task(id="t2-gated", demands={"CPU": 1})
+    play.tasks.append(task.id)
+    waiting = signal(name("gated"), APP, task, "one", "two", gated=True)
+    play.run(waiting)
+    assert play.waits(task.id)
+    for event in ("one", "two"):
+        assert play.waits(task.id)
+        found = play.escher.policy(waiting.id)
+        play.run(found.telling(event))  # type: ignore[union-attr]
+
+    assert play.runs(task.id)
+
+
 def test_sequences_run_one_after_the_other_wherever_they_fit(play: Play) -> None:
     if "work" not in play.bench.features:
         pytest.skip(f"the bench of {play.engine.name} runs no work")

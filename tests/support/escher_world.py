@@ -36,7 +36,7 @@ class CrashingEngine:
 
     def __getattr__(self, call: str) -> Any:
         inner = getattr(self._engine, call)
-        if call not in ("set_resource", "submit", "cancel", "forget", "reserve", "release"):
+        if call not in ("set_resource", "submit", "lift", "cancel", "forget", "reserve", "release"):
             return inner
 
         def counted(*arguments: Any, **named_arguments: Any) -> Any:

@@ -41,6 +41,14 @@ class Submit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lift:
+    """Take a gate of a submitted task away. One that is gone: nothing happens."""
+
+    task: str
+    gate: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cancel:
     tasks: tuple[str, ...]
 
@@ -59,7 +67,7 @@ class Release:
     gang: str
 
 
-Command = Want | Drop | Submit | Cancel | Reserve | Release
+Command = Want | Drop | Submit | Lift | Cancel | Reserve | Release
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,9 @@ A task that comes after others has a wrapper, a ghost that wants one unit for ea
 because a barrier over units on different nodes can never be met (trap b); the wrapper demands nothing physical and submits the real
 task, so the task itself may run anywhere (trap a). Units are made by the library when a predecessor is done, or by whoever else may
 (`telling`, or the predecessor's own work): demand first, then create.
+
+`gated`: the same by gates of the tasks instead of units and wrappers (card section 11). Nothing lies on a node, so no rendezvous can be
+lost, and on Kubernetes the cluster's own scheduler keeps the pods back.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.engines.base import Task
-from cluster.escher.policies.base import ALWAYS, Cancel, Command, Drop, Step, Submit, View, Want
+from cluster.escher.policies.base import ALWAYS, Cancel, Command, Drop, Lift, Step, Submit, View, Want
 from cluster.escher.wishes import Where, Wish
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dag:
     """tasks; after: task -> ids of tasks, or words of events, that it waits for; told: events that have come; phases: task -> '' (not
-    begun), 'waiting', 'begun', 'done', 'failed', 'skipped' (something before it failed)."""
+    begun), 'waiting', 'begun', 'done', 'failed', 'skipped' (something before it failed); gated: see the module."""
 
     id: str
     owner: str
@@ -29,6 +32,7 @@ class Dag:
     told: frozenset[str] = frozenset()
     phases: Mapping[str, str] = field(default_factory=dict)
     signalled: frozenset[str] = frozenset()
+    gated: bool = False
 
     def __post_init__(self) -> None:
         cyclic = _in_a_cycle({task.id for task in self.tasks}, self.after)
@@ -56,7 +60,11 @@ class Dag:
         for word in sorted(signalled - self.signalled):
             for task in self.tasks:
                 if word in self.after.get(task.id, ()) and phases[task.id] == "waiting":
-                    commands.append(Want(wish=self._unit(word, task.id)))
+                    signal = Lift(task=task.id, gate=word) if self.gated else Want(wish=self._unit(word, task.id))
+                    commands.append(signal)
+        if self.gated:
+            open_ones = [t for t, phase in phases.items() if phase == "waiting" and set(self.after[t]) <= signalled]
+            phases |= dict.fromkeys(open_ones, "begun")
         return Step(policy=replace(self, phases=phases, signalled=signalled), commands=tuple(commands))
 
     def undone(self) -> tuple[Command, ...]:
@@ -66,12 +74,17 @@ class Dag:
         phase = phases.get(task.id, "")
         before = self.after.get(task.id, ())
         if phase in ("", "waiting") and any(phases.get(word) in ("failed", "skipped") for word in before):
-            commands += [Cancel(tasks=(_wrapper(task.id),)), *self._drops([task.id])]
+            commands += [Cancel(tasks=(task.id if self.gated else _wrapper(task.id),)), *self._drops([task.id])]
             return "skipped"
+        if self.gated and before and phase in ("", "waiting"):
+            if not view.state(task.id):
+                commands.append(Submit(task=replace(task, gates=tuple(word for word in before if word not in self.signalled))))
+            return "waiting"
         if phase == "" and before:
             commands.append(Submit(task=self._wrapping(task)))
             return "waiting"
-        if phase == "" or (phase == "waiting" and view.running(_wrapper(task.id))):
+        # A task that is known was submitted by a controller that was killed before it wrote that down; its wrapper may be gone.
+        if phase == "" or (phase == "waiting" and (view.running(_wrapper(task.id)) or view.state(task.id))):
             commands.append(Submit(task=task))
             if before:
                 commands += [Cancel(tasks=(_wrapper(task.id),)), *self._drops([task.id])]
@@ -96,21 +109,21 @@ class Dag:
         return f"{self.id[:46]}.{hashlib.sha256(f'{word} {task}'.encode()).hexdigest()[:12]}"
 
     def _drops(self, tasks: list[str]) -> list[Drop]:
-        return [Drop(name=self._name(word, task)) for task in tasks for word in self.after.get(task, ())]
+        return [] if self.gated else [Drop(name=self._name(word, task)) for task in tasks for word in self.after.get(task, ())]
 
     def _words(self) -> set[str]:
         return {word for words in self.after.values() for word in words}
 
 
-def sequence(name: str, owner: str, *tasks: Task) -> Dag:
+def sequence(name: str, owner: str, *tasks: Task, gated: bool = False) -> Dag:
     """One after the other."""
     after = {later.id: (earlier.id,) for earlier, later in zip(tasks, tasks[1:], strict=False)}
-    return Dag(id=name, owner=owner, tasks=tasks, after=after)
+    return Dag(id=name, owner=owner, tasks=tasks, after=after, gated=gated)
 
 
-def signal(name: str, owner: str, task: Task, *events: str) -> Dag:
+def signal(name: str, owner: str, task: Task, *events: str, gated: bool = False) -> Dag:
     """A task that waits for events (several: a barrier); `telling` sends them."""
-    return Dag(id=name, owner=owner, tasks=(task,), after={task.id: events})
+    return Dag(id=name, owner=owner, tasks=(task,), after={task.id: events}, gated=gated)
 
 
 def _wrapper(task: str) -> str:

@@ -148,22 +148,25 @@ def test_a_mutex_survives_a_controller_killed_at_any_call(call: int, after: bool
 # --- signals and DAGs -------------------------------------------------------------------------------------------------
 
 
-def test_a_diamond_runs_in_order_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("gated", [False, True], ids=["units", "gates"])
+def test_a_diamond_runs_in_order_and_leaves_nothing(gated: bool) -> None:
     world = World()
+    before = "waiting" if gated else ""  # with gates the task itself waits, else its wrapper
     diamond = Dag(
         id=name("d"),
         owner=APP,
         tasks=tuple(Task(id=i, demands={"CPU": 4}) for i in "abcd"),
         after={"b": ("a",), "c": ("a",), "d": ("b", "c")},
+        gated=gated,
     )
     world.run(diamond)
-    assert world.states(list("abcd")) == ["running", "", "", ""]
+    assert world.states(list("abcd")) == ["running", before, before, before]
     world.finish("a")
     world.tick()
-    assert world.states(list("abcd")) == ["done", "running", "running", ""]
+    assert world.states(list("abcd")) == ["done", "running", "running", before]
     world.finish("b")
     world.tick()
-    assert world.state("d") == ""
+    assert world.state("d") == before
     world.finish("c")
     world.tick()
     assert world.state("d") == "running"
@@ -173,19 +176,32 @@ def test_a_diamond_runs_in_order_and_leaves_nothing() -> None:
     assert not any(is_left for is_left in world.states([f"{i}~w" for i in "abcd"]))
 
 
-def test_what_comes_after_a_failure_is_skipped() -> None:
+@pytest.mark.parametrize("gated", [False, True], ids=["units", "gates"])
+def test_what_comes_after_a_failure_is_skipped(gated: bool) -> None:
     world = World()
-    world.run(sequence(name("s"), APP, *tasks(3)))
+    world.run(sequence(name("s"), APP, *tasks(3), gated=gated))
     world.engine.cancel(["t0"])
     assert world.drive(lambda: world.found(Dag, name("s")).over)
     assert dict(world.found(Dag, name("s")).phases) == {"t0": "failed", "t1": "skipped", "t2": "skipped"}
-    assert world.states(["t1", "t2"]) == ["", ""]
+    assert world.states(["t1", "t2"]) == (["cancelled"] * 2 if gated else ["", ""])
 
 
-def test_a_signal_told_before_is_not_lost_and_told_twice_is_one() -> None:
+@pytest.mark.parametrize("gated", [False, True], ids=["units", "gates"])
+def test_a_signal_told_before_is_not_lost_and_told_twice_is_one(gated: bool) -> None:
     world = World()
-    world.run(signal(name("s"), APP, Task(id="t", demands={}), "go").telling("go").telling("go"))
+    world.run(signal(name("s"), APP, Task(id="t", demands={}), "go", gated=gated).telling("go").telling("go"))
     assert world.drive(lambda: world.state("t") == "running")
+
+
+def test_a_gated_barrier_needs_no_node_and_no_resource() -> None:
+    world = World()
+    world.run(signal(name("s"), APP, Task(id="t", demands={"CPU": 1}), "one", "two", gated=True))
+    assert world.ours() == set()
+    world.run(world.found(Dag, name("s")).telling("one"))
+    assert world.state("t") == "waiting"
+    world.run(world.found(Dag, name("s")).telling("two"))
+    assert world.drive(lambda: world.state("t") == "running")
+    assert world.states(["t~w"]) == [""]
 
 
 def test_signals_survive_the_loss_of_their_rendezvous() -> None:
@@ -200,18 +216,40 @@ def test_signals_survive_the_loss_of_their_rendezvous() -> None:
     assert world.drive(lambda: world.state("t") == "running")
 
 
+@pytest.mark.parametrize("gated", [False, True], ids=["units", "gates"])
+@given(st.integers(1, 8), st.booleans())
+def test_a_sequence_survives_a_controller_killed_at_any_call(gated: bool, call: int, after: bool) -> None:
+    world, ids = World(), ["t0", "t1", "t2"]
+    line = sequence(name("s"), APP, *tasks(3), gated=gated)
+    world.seam.at = (world.seam.calls + call, after)
+    ended: list[str] = []
+    for _ in range(30):
+        try:
+            if world.escher.policy(line.id) is None:
+                world.run(line)
+            world.tick(1.0)
+        except Crash:
+            world.seam.at = None
+            world.restart()
+        inside = running(world, ids)
+        assert len(inside) <= 1
+        world.finish(*inside)
+        ended += inside
+    assert ended == ids, "in order, each once"
+
+
 def test_a_circle_is_refused() -> None:
     with pytest.raises(ValueError, match="waits for itself"):
         Dag(id=name("c"), owner=APP, tasks=tuple(tasks(2)), after={"t0": ("t1",), "t1": ("t0",)})
 
 
-@given(st.integers(0, 300))
-def test_any_dag_runs_to_its_end_in_an_allowed_order(seed: int) -> None:
+@given(st.integers(0, 300), st.booleans())
+def test_any_dag_runs_to_its_end_in_an_allowed_order(seed: int, gated: bool) -> None:
     chance = random.Random(seed)
     count = chance.randint(2, 8)
     after = {f"t{n}": tuple(f"t{m}" for m in range(n) if chance.random() < 0.4) for n in range(count)}
     world = World(seed=seed, keeps=False)
-    world.run(Dag(id=name("d"), owner=APP, tasks=tuple(tasks(count)), after=after))
+    world.run(Dag(id=name("d"), owner=APP, tasks=tuple(tasks(count)), after=after, gated=gated))
     ended: set[str] = set()
     for _ in range(60):
         if world.found(Dag, name("d")).over:
