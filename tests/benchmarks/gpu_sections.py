@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from torch import nn
 import models.torch_compat  # noqa: F401  (before torchvision, for the rehearsal beside a CPU torch)
 from configs.errors import DriftboxError, JobCancelled, JobError
 from edge.gpu.base import ComputeBackend, Lane, Role
+from edge.gpu.nvml import DeviceReader, Survey
 from scheduler.salus.types import MemoryNeed
 from tests.benchmarks.gpu_static_partitions import measure as measure_partitions
 
@@ -231,6 +232,39 @@ def facts(machine: Machine, table: Table) -> None:
     table.add("card", f"{found.name}, {found.multi_processor_count} SMs, capability {found.major}.{found.minor}")
     table.add("memory free / total", f"{free / 2**20:.0f} / {total / 2**20:.0f} MiB")
     table.add("CUDA of torch", str(torch.version.cuda))
+    try:
+        import pynvml
+    except ImportError:
+        table.add("NVML", "not asked: the package nvidia-ml-py is not installed here")
+        return
+    with closing(DeviceReader(pynvml)) as reader:
+        nvml_facts(table, reader.read(), uuid=f"GPU-{found.uuid}", total_mib=total / 2**20)
+
+
+def nvml_facts(table: Table, survey: Survey, *, uuid: str, total_mib: float) -> None:
+    """What the box reads through NVML, and whether torch's card is among it. uuid, total_mib: that card's, as torch says."""
+    if survey.reason:
+        table.add("NVML", survey.reason, met=False)
+        return
+    table.add("driver", survey.driver)
+    for gpu in survey.devices:
+        f = gpu.facts
+        table.add(
+            f"NVML, GPU {f.index}",
+            f"{f.name}; {f.memory_used_mib:.0f} of {f.memory_total_mib:.0f} MiB used; utilisation {_said(f.utilisation_pct, '%')}; "
+            f"{_said(f.temperature_c, 'degrees C')}; {_said(f.power_w, 'W')}; clocks held down: {', '.join(f.throttled) or 'no'}; "
+            f"uncorrected ECC errors {_said(f.ecc_errors)}; MIG {'on' if f.mig else 'off'}; {len(gpu.processes)} processes; "
+            f"problem: {f.problem or 'none'}",
+        )
+    same = [f for f in survey.facts if f.uuid == uuid]
+    mib = f"{same[0].memory_total_mib:.0f} MiB" if same else "is not there"
+    # The driver keeps some of the memory that it counts for itself.
+    met = bool(same) and abs(same[0].memory_total_mib - total_mib) <= 0.05 * total_mib
+    table.add("NVML: the card that torch uses", f"{mib}, torch: {total_mib:.0f} MiB", target="the same within 5 %", met=met)
+
+
+def _said(value: float | None, unit: str = "") -> str:
+    return "not said" if value is None else f"{value:g} {unit}".rstrip()
 
 
 def _version(package: str) -> str:

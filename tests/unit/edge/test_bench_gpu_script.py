@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from edge.gpu.fake_nvml import FakeGpu, FakeNvml
+from edge.gpu.nvml import DeviceReader
+from tests.benchmarks.gpu_sections import Table, nvml_facts
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tests" / "benchmarks" / "bench_gpu.py"
 
@@ -72,3 +76,27 @@ def test_an_unknown_section_is_refused() -> None:
     done = run("--rehearse", "--sections", "nonsense")
     assert done.returncode == 2
     assert "nonsense" in done.stderr
+
+
+def test_what_nvml_says_is_compared_with_what_torch_sees() -> None:
+    fake = FakeNvml([FakeGpu(uuid="GPU-a", throttle=4, processes=[(7, None)]), FakeGpu(uuid="GPU-b", memory_mib=40_960)])
+    fake.fail("nvmlDeviceGetPowerUsage", "NOT_SUPPORTED", device=1)
+    survey = DeviceReader(fake).read()
+    table = Table("facts", None, counts=True)
+    nvml_facts(table, survey, uuid="GPU-b", total_mib=40_500.0)
+    rows = {row.what: row for row in table.rows}
+    assert "power limit" in rows["NVML, GPU 0"].value
+    assert "1 processes" in rows["NVML, GPU 0"].value
+    assert "45 degrees C; not said; clocks held down: no" in rows["NVML, GPU 1"].value
+    assert rows["NVML: the card that torch uses"].met
+    for uuid, total_mib in (("GPU-c", 40_500.0), ("GPU-b", 81_000.0)):
+        nvml_facts(table, survey, uuid=uuid, total_mib=total_mib)
+        assert table.rows[-1].met is False
+
+
+def test_a_driver_that_does_not_answer_is_a_row_that_missed() -> None:
+    fake = FakeNvml([FakeGpu()])
+    fake.fail("nvmlInit", "DRIVER_NOT_LOADED")
+    table = Table("facts", None, counts=True)
+    nvml_facts(table, DeviceReader(fake).read(), uuid="GPU-a", total_mib=1.0)
+    assert [(row.what, row.met) for row in table.rows] == [("NVML", False)]
