@@ -20,6 +20,8 @@ log = logging.getLogger("driftbox")
 
 #: Seconds for the box's threads, of the ten that a clean end may take: web and MQTT say farewell after them.
 THREADS_S = 6.0
+#: Seconds from the first signal to the end of the process, whoever has not said farewell by then: a broker that hangs, say.
+ALL_S = 9.5
 _SLICE_S = 0.05
 
 
@@ -77,9 +79,14 @@ class Signals:
 
     Some libraries swallow what ends a start when it hits them in the middle of their own, or make an error of their own of it. So an
     error on the way out of a start that was told to end is no failure, and a box that has come up all the same is stopped.
+
+    leave_after_s: so long after the first signal to a box that runs the process ends, whatever is still waited for; None: never (where
+    the process is not the box's alone). end: ends it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, leave_after_s: float | None = None, end: Callable[[int], object] = leave) -> None:
+        self._leave_after_s, self._end = leave_after_s, end
+        self._timer: threading.Timer | None = None
         self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         self._stop: Callable[[], None] | None = None
         self._hurry: Callable[[], None] = lambda: None
@@ -97,6 +104,8 @@ class Signals:
                 signal.signal(number, self._came)
 
     def __exit__(self, ended_by: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._before.items():
                 signal.signal(number, handler)
@@ -108,6 +117,7 @@ class Signals:
         """From now on the box runs: the first signal stops it, the second hurries, a third ends the process."""
         self._stop, self._hurry = stop, hurry
         if self._early_code is not None:
+            self._count_down()
             stop()
 
     def came(self) -> None:
@@ -115,6 +125,7 @@ class Signals:
         self._count += 1
         if self._count == 1:
             log.info("told to stop")
+            self._count_down()
             if self._stop is not None:
                 self._stop()
         elif self._count == 2:
@@ -122,6 +133,16 @@ class Signals:
             self._hurry()
         else:
             os._exit(143)
+
+    def _count_down(self) -> None:
+        if self._leave_after_s is not None and self._timer is None:
+            self._timer = threading.Timer(self._leave_after_s, self._too_long)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _too_long(self) -> None:
+        log.warning("not everything has ended within %g s and is left: what was accepted is on the disk", self._leave_after_s)
+        self._end(0)
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None:

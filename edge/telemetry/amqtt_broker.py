@@ -1,4 +1,4 @@
-"""amqtt 0.12 as our broker, put right in four places. Imported in the broker's own process only (`edge.telemetry.embedded_broker`).
+"""amqtt 0.12 as our broker, put right in five places. Imported in the broker's own process only (`edge.telemetry.embedded_broker`).
 
 Its sessions are found by client id before anybody has asked who is there: whoever knew another's client id could end that one's
 connection, make the broker drop its subscriptions and put a will in its place, without so much as a password. Here who comes is known
@@ -62,8 +62,12 @@ class OwnBroker(Broker):
     async def _initialize_client_session(
         self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
-        """A client that comes back to a session which was kept is taken for whoever had it last: by that one's certificate."""
-        handler, session = await super()._initialize_client_session(reader, writer, remote_address, remote_port)
+        """A client that comes back to a session which was kept is taken for whoever had it last: by that one's certificate. One that is
+        not let in and has gone meanwhile is an unhandled error with a traceback in the log, and its place is never given back."""
+        try:
+            handler, session = await super()._initialize_client_session(reader, writer, remote_address, remote_port)
+        except OSError as error:
+            raise MQTTError(f"gone before it was let in: {error}") from error
         session.ssl_object = writer.get_ssl_info()
         return handler, session
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from configs.errors import StorageError
 from configs.schema import BoxConfig
 from edge.box_status import RuntimeStatus
-from edge.closing import Signals
+from edge.closing import ALL_S, Signals
 from edge.fleet.wiring import fleet_part
 from edge.labels_admin import FolderLabels
 from edge.live_control import LiveControl
@@ -46,7 +46,7 @@ def run_box(config: BoxConfig, *, demo: bool = False, file: Path | None = None, 
     """Runs a box until it is stopped (SIGINT, SIGTERM). Returns the exit code. file: where config was read from."""
     set_up_logging()
     manager = ServiceManager()
-    with Signals() as signals, built(config, say=say) as box, ExitStack() as stack:
+    with Signals(leave_after_s=ALL_S) as signals, built(config, say=say) as box, ExitStack() as stack:
         status = RuntimeStatus(box.runtime, box=config.box.id, site=config.box.site, devices=box.devices)
         control = LiveControl(box.runtime, box.book, box.maker, data_dir=box.folder.root)
         box.runtime.before_end.append(control.stop)

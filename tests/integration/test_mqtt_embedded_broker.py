@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -202,3 +203,39 @@ def test_it_ends_with_the_box(make: Make) -> None:
     broker._stopping.set()
     broker._process.stdin.close()  # as when the box is killed
     process.wait(60)
+
+
+def connect_of(name: str, word: str) -> bytes:
+    """CONNECT of MQTT 3.1.1 with a user and a password."""
+    texts = b"".join(len(t).to_bytes(2, "big") + t for t in (b"stranger", name.encode(), word.encode()))
+    body = b"\x00\x04MQTT\x04\xc2\x00\x3c" + texts
+    return b"\x10" + bytes([len(body)]) + body
+
+
+def test_strangers_who_knock_and_run_leave_no_traceback(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each was an unhandled error in the log, and kept its place in the broker for ever."""
+    _, mqtt = make(users=users())
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", mqtt.port)) as stranger:
+            stranger.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
+            )  # a reset, no farewell
+            stranger.sendall(connect_of("ha", "guessed"))
+    listener = Listener(mqtt.port, username="ha", password=WORD)
+    listener.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_connection_that_breaks_while_it_is_refused_is_one_that_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from amqtt.broker import Broker
+    from amqtt.errors import MQTTError
+
+    from edge.telemetry.amqtt_broker import OwnBroker
+
+    async def breaks(*_: object) -> None:
+        raise OSError(107, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(Broker, "_initialize_client_session", breaks)
+    mine = object.__new__(OwnBroker)
+    with pytest.raises(MQTTError, match="gone before it was let in"):
+        asyncio.run(mine._initialize_client_session(None, None, "192.0.2.1", 1))  # type: ignore[arg-type]

@@ -97,3 +97,28 @@ def test_signals_end_the_start_then_stop_then_hurry() -> None:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
     assert happened == ["stop", "hurry"]
+
+
+def test_who_does_not_end_in_time_is_left() -> None:
+    """As a broker that hangs while the box says farewell to it: ten seconds hold all the same."""
+    ended, codes = threading.Event(), []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    with Signals(leave_after_s=0.0, end=end) as signals:
+        signals.runs(stop=lambda: None, hurry=lambda: None)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended.wait(60), "something hangs in here"
+    assert codes == [0]
+
+
+def test_who_ends_in_time_is_not() -> None:
+    codes: list[int] = []
+    with Signals(leave_after_s=3600.0, end=codes.append) as signals:
+        signals.runs(stop=lambda: None, hurry=lambda: None)
+        signal.raise_signal(signal.SIGTERM)
+        assert signals._timer is not None
+    signals._timer.join(60)
+    assert codes == []
