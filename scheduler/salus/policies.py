@@ -98,10 +98,14 @@ class LanePolicy:
         """Who runs the next iteration. now_s: seconds of the clock of the jobs' times."""
         if not self.infer_first:
             return self._pick(now_s, jobs)
-        first = self._pick(now_s, [j for j in jobs if j.role == "infer" and j.ready])
+        urgent = [j for j in jobs if j.role == "infer" and j.ready]
+        others = [j for j in jobs if j.role != "infer"]
+        if not urgent:
+            return self._pick(now_s, others)
+        first = self._pick(now_s, urgent)
         if first.job is not None:
             return first
-        rest = self._pick(now_s, [j for j in jobs if j.role != "infer"])
+        rest = self._pick(now_s, others)
         return replace(rest, again_s=min(first.again_s, rest.again_s))
 
     def _pick(self, now_s: float, jobs: Sequence[LaneJob]) -> Pick:
