@@ -57,7 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Three idle nodes cost what another worker could use."""
+    """Three idle nodes cost what another worker could use. Within a file they stay: its fixtures still hold them, and end with it."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
     if turn_of(item.nodeid) == RAY and (nextitem is None or turn_of(nextitem.nodeid) != RAY):
         from tests.support.ray_cluster import end
 
