@@ -21,7 +21,7 @@ log = logging.getLogger("driftbox")
 #: Seconds for the box's threads, of the ten that a clean end may take: web and MQTT say farewell after them.
 THREADS_S = 6.0
 #: Seconds from the first signal to the end of the process, whoever has not said farewell by then: a broker that hangs, say.
-ALL_S = 9.5
+ALL_S = 9.0
 _SLICE_S = 0.05
 
 

@@ -15,7 +15,8 @@ def reasons_of(snapshot: Snapshot, plan: Plan, remarks: Mapping[str, str] | None
 
 def _line(view: StreamView, entry: StreamPlan, remark: str) -> str:
     learning = f"{_learning(view, entry)} ({remark})" if remark else _learning(view, entry)
-    return f"{entry.id}: {learning}; inference '{entry.knobs}' on {entry.infer_pct} %"
+    inference = f"inference '{entry.knobs}' on {entry.infer_pct} %" if entry.knobs is not None else "inference paused"
+    return f"{entry.id}: {learning}; {inference}"
 
 
 def _learning(view: StreamView, entry: StreamPlan) -> str:

@@ -48,7 +48,7 @@ def test_a_camera_says_what_it_learned_and_how_well_that_was_predicted(browser: 
         for fact in facts:
             expect(page.locator("#page")).to_contain_text(fact, use_inner_text=True)
         expect(page.locator("svg.plot .band")).to_have_count(1)
-        page.get_by_text("window 5: predicted").click()
+        page.get_by_text("window 5: quality predicted").click()
         expect(page.locator("details[open]")).to_contain_text("promised 0.66 for 18.0 GPU-s, became 0.63", use_inner_text=True)
         expect(page.get_by_role("table", name="Signals of drift")).to_contain_text("above", use_inner_text=True)
         visit.is_accessible()

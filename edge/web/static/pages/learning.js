@@ -2,7 +2,7 @@
 
 import { act, api, make, moment, number, table } from "../ui.js";
 import { lineChart } from "../charts.js";
-import { badge, change, facts, gpuSeconds, keyed, more, pictured, polled, redrawn, section } from "../learning/parts.js";
+import { badge, facts, gpuSeconds, keyed, more, pictured, polled, redrawn, section } from "../learning/parts.js";
 import { plansInto } from "../learning/why.js";
 
 const SHOWN_WINDOWS = 60;
@@ -65,7 +65,7 @@ function qualitySection(told) {
   facts([
     ["quality now", told.quality === null ? "not measured yet" : `${number(told.quality)} ${told.quality_name}, from ${told.held_out_frames} labelled pictures`],
     ["within the band", band.windows ? `${band.inside} of ${band.windows} windows; ${number(100 * band.expected_frac, 0)} % should be, if errors are as they were` : "no window has closed yet"],
-    ["the profiler's promises", errors.retrainings ? `${errors.retrainings} ${errors.retrainings === 1 ? "retraining" : "retrainings"}: promised ${change(errors.bias)} too much in the middle, spread ${number(errors.sd, 3)} (quality); ` +
+    ["the profiler's promises", errors.retrainings ? `${errors.retrainings} ${errors.retrainings === 1 ? "retraining" : "retrainings"}: promised ${number(Math.abs(errors.bias), 3)} too ${errors.bias < 0 ? "little" : "much"} in the middle, spread ${number(errors.sd, 3)} (quality); ` +
       `cost ${number(errors.cost_ratio)} times what was said` : "no retraining that was profiled first has reached its gate yet"],
     ["serving version", make("a", { href: `#/models/${told.camera}` }, told.version)],
   ]));
@@ -119,7 +119,7 @@ function windowsSection(told) {
 function windowLine(w) {
   const became = w.closed_utc === null ? "open" : `realised ${number(w.realised)}`;
   const learned = w.retrained ? `, retrained ${w.retrained}${w.closed_utc === null ? "" : w.admitted ? ", admitted" : ", not admitted"}` : w.reused ? `, took up ${w.reused} again` : "";
-  return `window ${w.window}: predicted ${number(w.predicted)}, ${became}${learned}${w.drift?.drifted ? ", drifted" : ""}`;
+  return `window ${w.window}: quality predicted ${number(w.predicted)}, ${became} (0 to 1)${learned}${w.drift?.drifted ? ", drifted" : ""}`;
 }
 
 function windowFacts(w) {
