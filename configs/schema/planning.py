@@ -130,7 +130,8 @@ class WindowSection(Section):
     )
     profile_at_once: int = setting(
         1, unit="trials", ge=1, le=16,
-        text="Most micro-profiling trials at once; fewer where measuring shows that more do not pay (docs/trials.md). 1: one by one.",
+        text="Most micro-profiling trials at once; fewer where measuring shows that more do not pay (docs/trials.md). 1: one by one, as "
+        "with any `gpus.backend` but `lanes`, and with `gpus.policy: srtf`.",
     )  # fmt: skip
     profile_lend: bool = setting(
         True,
