@@ -35,6 +35,7 @@ from edge.objects.types import ObjectListener
 from edge.profiler.asked import COST_TOLERANCE_FRAC, COST_TOLERANCE_PCT, Asked
 from edge.profiler.live import LiveMenu, Profiles
 from edge.queries.live import CameraQueries
+from edge.rates import RateMeter
 from edge.resolution import at_own_size
 from edge.sampling import Sampler
 from edge.shadow import ShadowRules
@@ -59,6 +60,7 @@ from scheduler.commands import (
     StartRetraining,
     SwapModel,
 )
+from scheduler.ekya.staleness import Fading, followed
 from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.engine import BoxEngine
 from scheduler.pricing import ChangePrice
@@ -81,6 +83,9 @@ TICK_S = 0.5
 FOLLOW_S = 0.1
 #: Share kept on top of the measured demand, so that an average share carries an uneven load.
 DEMAND_HEADROOM = 1.15
+
+#: What a rate leaves of the quality must be off by more than this for plans to hear of it.
+RATE_TOLERANCE = 0.03
 
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
@@ -108,8 +113,9 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 @dataclass(kw_only=True)
 class Watched:
     """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
-    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`); queries: what is asked of it; asked:
-    what that may run with and needs, running: the knobs in force, None: it rests; objects:
+    box's configuration says; menu: its stored profile, None: the default one (`STRIDES`), of which rates follows what its frames
+    say, as last found in fading (None: nothing); queries: what is asked of it; asked: what that may run with and needs, running: the
+    knobs in force, None: it rests; objects:
     who follows its objects, None: nobody; quarantined: why it is left alone until somebody lifts that (`edge.watchdog`), '': it is not;
     learns: its model may; entry: how it is configured, None: nobody said. A camera that is changed becomes another `Watched`."""
 
@@ -125,6 +131,8 @@ class Watched:
     retrain: tuple[RetrainConfig, ...] = ()
     live: bool = True
     menu: LiveMenu | None = None
+    rates: RateMeter | None = None
+    fading: Fading | None = None
     queries: CameraQueries | None = None
     asked: Asked = field(default_factory=Asked)
     running: Joint | None = None
@@ -163,7 +171,21 @@ class Watched:
         if not _differs(cost_s, expected_s, self.fps):
             return None
         self.profiled_cost_s = cost_s
-        return self.menu.corrected(cost_s) if self.menu is not None else knob_profiles(self.fps, cost_s)
+        return self.menu.corrected(cost_s) if self.menu is not None else self._usual()
+
+    def rated(self, at_s: float) -> tuple[KnobProfile, ...] | None:
+        """What its own frames say of slower rates, where nothing was profiled: the knobs as they are to be planned with from now on;
+        None: as before."""
+        found = self.rates.look(at_s) if self.rates is not None and self.menu is None else None
+        if found is None:
+            return None
+        self.fading = found
+        knobs = self._usual()
+        off = max(abs(new.quality_frac - old.quality_frac) for new, old in zip(knobs, self.knobs, strict=True))
+        return knobs if off > RATE_TOLERANCE else None
+
+    def _usual(self) -> tuple[KnobProfile, ...]:
+        return followed(knob_profiles(self.fps, self.profiled_cost_s), self.fading)
 
 
 @dataclass(kw_only=True)
@@ -426,7 +448,7 @@ class BoxRuntime:
         return before
 
     def _listen(self, entry: Watched) -> None:
-        looks = [one.on_shown for one in (entry.queries, entry.objects) if one is not None]
+        looks = [one.on_shown for one in (entry.rates, entry.queries, entry.objects) if one is not None]
         entry.worker.hold = entry.queries.behind if entry.queries is not None else _nobody_waits
         entry.worker.after_s = entry.queries.after_s if entry.queries is not None else _nothing_after
         tell: Tell = looks[0] if len(looks) == 1 else functools.partial(_all_look, looks)
@@ -628,7 +650,7 @@ class BoxRuntime:
         if entry.worker.break_off(after_s=HANGS_S):
             log.warning("%s: the newest model hangs on a live frame; it was told to stop", camera_id)
         cost_s = entry.worker.cost_s()
-        knobs = entry.measured(cost_s) if cost_s else None
+        knobs = (entry.measured(cost_s) if cost_s else None) or entry.rated(self.parts.clock.monotonic_s())
         entry.knobs = knobs or entry.knobs
         if entry.asks_otherwise(with_cpu=self.parts.on_cpu) or knobs is not None:
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))

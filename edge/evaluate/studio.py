@@ -19,11 +19,13 @@ from edge.evaluate.seen import RememberedTask, seen_counts
 from edge.footage import Footage
 from edge.memo import Memo
 from models.detector import Detector
+from models.evaluate import match_counts
 from models.golden import PLAIN, Labelling
 from models.labelled import LabelledImage
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
 from models.zoo import is_classifier, new_detector
+from scheduler.ekya.staleness import Agreement
 from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import EngineConfig
 from scheduler.types import Detections, KnobProfile
@@ -33,6 +35,8 @@ from streams.motion import MotionOptions, no_regions
 AGES: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
 #: Every how-many-th frame the offered knobs analyse.
 STRIDES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
+#: Of a window's candidates so many are held against earlier frames, where a stream's rates follow its own model.
+COMPARED = 10
 #: Longer side of the frames that crops are cut from.
 REGIONS_PX = 640
 #: A stream in which hardly anything moves still costs this part of the usual one.
@@ -138,6 +142,14 @@ class Studio:
         aged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)] + profiled
         wanted = {max(0, i - age) for i in aged for age in AGES}
         wanted |= {c.index for w in range(self.options.windows) for c in self.candidates(stream, w)}
+        found = self._keep(footage, wanted)
+        self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
+        if self.options.task.wants_regions:
+            self._find_regions(stream, sorted(wanted), found)
+
+    def _keep(self, footage: Footage, wanted: set[int]) -> dict[int, np.ndarray]:
+        """Has these frames from now on; returns those that could be decoded."""
+        stream = footage.id
         found = footage.load(wanted, longest_px=self._longest_px)
         if not found:
             raise StreamError(
@@ -149,9 +161,7 @@ class Studio:
             # A file may claim more frames than it holds: the nearest earlier picture stands in.
             nearest = self._images[stream, index] = found.get(index, nearest)
             self._index_of[stream, id(nearest)] = index
-        self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
-        if self.options.task.wants_regions:
-            self._find_regions(stream, sorted(wanted), found)
+        return found
 
     def _find_regions(self, stream: str, wanted: Sequence[int], found: Mapping[int, np.ndarray]) -> None:
         """What moves in the wanted frames; a frame that another stands in for has that one's regions."""
@@ -297,6 +307,30 @@ class Studio:
     def first_quality(self, stream: str, stride: int = 1) -> float:
         """F1 of the first model on the sampled frames of the first window (evaluation frames stay unseen)."""
         return self._f1(stream, self.base_version, [c.index for c in self.candidates(stream, 0)], stride)
+
+    def is_profiled(self, stream: str) -> bool:
+        """Whether `knobs` could be measured. Where not, rates follow the stream's own model, as on a box (`scheduler.ekya.staleness`);
+        which compares boxes, so not where a task answers for regions."""
+        return self.first_quality(stream) > 0 or self.options.task.wants_regions
+
+    def compared(self, stream: str, window: int) -> list[Candidate]:
+        """Some of the candidates, evenly spread: the newest frames of comparisons."""
+        return self.candidates(stream, window)[:: max(1, -(-self.options.candidates // COMPARED))]
+
+    def agreements(self, stream: str, version: str, index: int, stride: int) -> list[Agreement]:
+        """What a version said of earlier frames held against what it says of this one. stride: of what was analysed no two frames are
+        nearer."""
+        missing = {i for age in AGES if (i := index - age) >= 0 and (stream, i) not in self._images}
+        if missing:
+            self._keep(self.footage[stream], missing)
+        scoring = self.options.scoring
+        newest = self.predictions(stream, version, index).above(scoring.score_min)
+        found = []
+        for age in (age for age in AGES if 0 < stride <= age <= index):
+            old = self.predictions(stream, version, index - age)
+            seen = match_counts(old, newest, iou_min=scoring.iou_min, score_min=scoring.score_min)
+            found.append(Agreement(age_s=age / self.options.fps, tp=seen.tp, fp=seen.fp, fn=seen.fn))
+        return found
 
     def knobs(self, stream: str) -> tuple[KnobProfile, ...]:
         """The stream's inference profile: the offline profile of the paper, measured on its first window with its first model;

@@ -31,11 +31,13 @@ from scheduler.commands import (
 )
 from scheduler.drift import signature
 from scheduler.ekya.microprofile import families
+from scheduler.ekya.staleness import Agreement, fading, followed
 from scheduler.events import (
     EpochDone,
     Event,
     GateDone,
     JobFailed,
+    KnobsMeasured,
     LabelDone,
     LookDone,
     ProbeDone,
@@ -45,6 +47,9 @@ from scheduler.events import (
 )
 from scheduler.sim.driver import Work
 from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, WindowOutcome
+
+#: What was seen of a stream's rates is of as many windows as a plan's footage: this one and the one before.
+RATES_WINDOWS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +96,16 @@ class Record:
     opened_with: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True)
+class Rates:
+    """Of a stream whose knobs could not be profiled. knobs: what plans believe now; seen: (when, what) was compared; until_s: up to
+    then everything was."""
+
+    knobs: tuple[KnobProfile, ...]
+    seen: list[tuple[float, Agreement]] = field(default_factory=list)
+    until_s: float = 0.0
+
+
 class EvaluateWorld:
     """`scheduler.sim.driver.World` with real models behind it. progress: told the virtual time of every command."""
 
@@ -105,6 +120,7 @@ class EvaluateWorld:
         }
         self.timeline: dict[str, list[Stretch]] = {s: [] for s in studio.footage}
         self.record = Record()
+        self._rates = {s: Rates(knobs=knobs[s]) for s in studio.footage if not studio.is_profiled(s)}
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
@@ -135,7 +151,7 @@ class EvaluateWorld:
             self.record.admitted += 1
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
-    def observe(self, command: Command, at_s: float) -> None:
+    def observe(self, command: Command, at_s: float) -> list[Event]:
         self._progress(at_s)
         if isinstance(command, SetKnobs):
             self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, knobs=command.knobs))
@@ -146,6 +162,31 @@ class EvaluateWorld:
                 self._serve(stream, replace(self._now[stream], at_s=at_s, infer_pct=share))
         elif isinstance(command, ReportWindow):
             self.record.outcomes.append(command.outcome)
+        return [event for stream in self._rates for event in self._follow_rates(stream, at_s)]
+
+    def _follow_rates(self, stream: str, at_s: float) -> Iterator[Event]:
+        """What the frames that came since the last look say of a stream's slower rates."""
+        rates, window_s = self._rates[stream], self._options.window_s
+        since_s, rates.until_s = rates.until_s, at_s
+        for window in range(int(since_s // window_s), min(self._options.windows, int(at_s // window_s) + 1)):
+            for frame in self._studio.compared(stream, window):
+                frame_s = (window + frame.at_frac) * window_s
+                if since_s < frame_s <= at_s:
+                    rates.seen += [(frame_s, seen) for seen in self._agreements(stream, frame.index, frame_s)]
+        rates.seen = [(when_s, seen) for when_s, seen in rates.seen if when_s > at_s - RATES_WINDOWS * window_s]
+        knobs = followed(self._knobs[stream], fading(seen for _, seen in rates.seen))
+        if knobs != rates.knobs:
+            rates.knobs = knobs
+            yield KnobsMeasured(at_s=at_s, stream=stream, knobs=knobs)
+
+    def _agreements(self, stream: str, index: int, frame_s: float) -> list[Agreement]:
+        stretch = self._at(stream, frame_s)
+        stride = self.stride(stretch, self._studio.full_pct(stream)) if stretch else None
+        return self._studio.agreements(stream, stretch.version, index, stride) if stretch and stride else []
+
+    def _at(self, stream: str, at_s: float) -> Stretch | None:
+        """What it was served with then."""
+        return next((s for s in reversed(self.timeline[stream]) if s.at_s <= at_s), None)
 
     def _serve(self, stream: str, stretch: Stretch) -> None:
         self._now[stream] = stretch
@@ -413,7 +454,7 @@ class EvaluateWorld:
         return f1_of(total)
 
     def _shown_counts(self, stream: str, at_s: float, index: int) -> np.ndarray:
-        stretch = next((s for s in reversed(self.timeline[stream]) if s.at_s <= at_s), None)
+        stretch = self._at(stream, at_s)
         stride = self.stride(stretch, self._studio.full_pct(stream)) if stretch else None
         if stretch is None or stride is None:  # nothing is analysed: every object is missed
             return np.array([0.0, 0.0, float(len(self._studio.truth(stream, index)))])

@@ -26,6 +26,7 @@ from edge.profiler.profile import USUAL_FPS
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from edge.queries.models import OpenModel, QueryModels
+from edge.rates import RateMeter
 from edge.runtime import BoxRuntime, Watched, infer_job, knob_profiles
 from edge.store.store import Store
 from edge.wiring.compute import beside
@@ -193,6 +194,7 @@ def watch(
         camera=camera, worker=worker, fps=fps, height_px=entry.height_px, title=entry.title, arch=arch, menu=menu,
         knobs=menu.knobs if menu is not None else knob_profiles(fps, seconds), profiled_cost_s=seconds, task=task,
         retrain=suited(retrain_configs(config, arch), detector, arch), entry=entry,
+        rates=None if task.wants_regions else RateMeter(score_min=score_min),  # answers for regions are no boxes to compare
     )  # fmt: skip
 
 

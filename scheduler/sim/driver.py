@@ -71,8 +71,8 @@ class World(Protocol):
     def swap(self, command: SwapModel, at_s: float) -> Event:
         """Carries out a swap; it takes no virtual time."""
 
-    def observe(self, command: Command, at_s: float) -> None:
-        """Told of every command, e.g. to record shares and knobs over time."""
+    def observe(self, command: Command, at_s: float) -> Sequence[Event]:
+        """Told of every command, e.g. to record shares and knobs over time. Returns what the world has to tell meanwhile."""
 
 
 #: A step is through when no more than this is missing (GPU-seconds, or seconds of a job that waits).
@@ -172,12 +172,15 @@ class VirtualDriver:
         commands = self.engine.handle(event)
         if self.keep_log:
             self.log.append((event, commands))
-        answers = [answer for command in commands if (answer := self._execute(command)) is not None]
+        answers: list[Event] = []
+        for command in commands:
+            answers += self.world.observe(command, self.now_s)
+            answer = self._execute(command)
+            answers += [answer] if answer is not None else []
         for answer in answers:
             self._deliver(answer)
 
     def _execute(self, command: Command) -> Event | None:
-        self.world.observe(command, self.now_s)
         if isinstance(command, SetTimer):
             self._timers[command.timer] = command.at_s
         elif isinstance(command, SetShares):

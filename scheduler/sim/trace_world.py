@@ -11,6 +11,7 @@ was measured. `scheduler.sim.variations` makes other beliefs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.commands import (
@@ -264,7 +265,7 @@ class TraceWorld:
         meter.swapped = (at_s, self._candidates[command.version])
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
-    def observe(self, command: Command, at_s: float) -> None:
+    def observe(self, command: Command, at_s: float) -> Sequence[Event]:
         if isinstance(command, SetKnobs):
             self._knobs[command.stream] = command.knobs
             self._show(command.stream, at_s)
@@ -275,6 +276,7 @@ class TraceWorld:
                 self._show(stream, at_s)
         elif isinstance(command, ReportPlan):
             self.plans += 1
+        return ()
 
     def _show(self, stream: str, at_s: float) -> None:
         meter, frac = self._meters[stream], self._quality_frac(stream)

@@ -102,9 +102,10 @@ class ScriptedWorld:
         self.answers.append((at_s, "SwapDone"))
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
-    def observe(self, command: Command, at_s: float) -> None:
+    def observe(self, command: Command, at_s: float) -> tuple[Event, ...]:
         if isinstance(command, SetShares):
             self.shares.append((at_s, dict(command.shares_pct)))
+        return ()
 
 
 def _epoch(at_s: float, job: str, stream: str, number: int) -> EpochDone:

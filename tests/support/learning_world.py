@@ -169,9 +169,10 @@ class LearningWorld:
             return SwapFailed(at_s=at_s, stream=command.stream, version=command.version, text="made up")
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
-    def observe(self, command: Command, at_s: float) -> None:
+    def observe(self, command: Command, at_s: float) -> tuple[Event, ...]:
         if isinstance(command, SwapModel | RejectModel | Note | ReportPlan | ReportWindow):
             self.done.append(command)
+        return ()
 
 
 @dataclass

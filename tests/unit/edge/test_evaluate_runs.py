@@ -20,11 +20,11 @@ from models.evaluate import MatchCounts
 from models.fake import FakeDetector
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
-from scheduler.commands import SetShares, StartLabelling, StartLook, StartProbe, SwapModel
+from scheduler.commands import SetKnobs, SetShares, StartLabelling, StartLook, StartProbe, SwapModel
 from scheduler.ekya import hindsight
 from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import BoxEngine
-from scheduler.events import BoxStarted, CameraAdded, LabelDone, LookDone, ProbeDone
+from scheduler.events import BoxStarted, CameraAdded, KnobsMeasured, LabelDone, LookDone, ProbeDone
 from scheduler.sim.driver import VirtualDriver
 from scheduler.types import Detections, RetrainConfig
 from tests.support.evaluation import COSTS, OPTIONS, POLICIES, results_of, scripted_studio, scripted_videos
@@ -264,6 +264,34 @@ def test_a_first_model_that_finds_nothing_gives_usual_knobs_not_proportional_one
         "every" if n == 1 else f"1/{n}": pytest.approx(usual_quality_frac(n), abs=1e-4) for n in (1, 2, 3, 4, 6, 8, 12)
     }
     assert min(kept.values()) > 1 / 8
+
+
+def test_where_knobs_could_not_be_profiled_rates_follow_the_model_that_serves(videos: list[Path]) -> None:
+    """Pictures change every 3 frames, so answers of the frame before mostly agree."""
+    blind = scripted_studio(videos, edge=FakeDetector(skill=0.0))
+    assert not blind.is_profiled("cam0")
+    usual = {stream: blind.knobs(stream) for stream in blind.footage}
+    world = EvaluateWorld(blind, usual)
+    assert blind.train("sees", lambda: FakeDetector(skill=1.0)) is None
+    world.swap(SwapModel(stream="cam0", version="sees", quality=1.0), 0.0)
+    world.observe(SetKnobs(stream="cam0", knobs="every"), 0.0)
+    assert world.observe(SetShares(shares_pct=(("cam0/infer", 100.0),), spare_pct=0.0), 0.0) == []
+    told = world.observe(SetKnobs(stream="cam1", knobs=None), OPTIONS.window_s)
+    assert [type(event) for event in told] == [KnobsMeasured], "the others' model says nothing"
+    event = told[0]
+    assert isinstance(event, KnobsMeasured)
+    assert (event.stream, event.at_s) == ("cam0", OPTIONS.window_s)
+    kept = {knob.name: knob.quality_frac for knob in event.knobs}
+    assert kept["every"] == 1.0
+    assert kept["1/2"] > usual_quality_frac(2) + 0.02
+    assert world.observe(SetKnobs(stream="cam1", knobs=None), OPTIONS.window_s) == [], "once"
+
+
+def test_a_profile_that_was_measured_is_believed(studio: Studio) -> None:
+    world = EvaluateWorld(studio, {stream: studio.knobs(stream) for stream in studio.footage})
+    world.observe(SetKnobs(stream="cam0", knobs="every"), 0.0)
+    world.observe(SetShares(shares_pct=(("cam0/infer", 100.0),), spare_pct=0.0), 0.0)
+    assert world.observe(SetKnobs(stream="cam1", knobs=None), OPTIONS.window_s) == []
 
 
 def test_stale_detections_are_a_mean_over_their_ages(studio: Studio) -> None:
