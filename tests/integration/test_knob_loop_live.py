@@ -27,11 +27,11 @@ def test_a_crowd_before_one_camera_slows_the_other_and_both_come_back(tmp_path: 
         streams = box.runtime.parts.engine.state.streams
         box.wait_frames("a")
         assert {streams[c].knob for c in "ab"} == {"every"}, "together 46 % of a core: all are seen"
-        box.watched["a"].worker.cost_s = lambda: 2.0  # type: ignore[method-assign]
+        box.watched["a"].worker.cost_s = lambda: 2.0 * box.slower  # type: ignore[method-assign]
         box.wait_for(ev.KnobsDue)
         box.wait(lambda: {streams[c].knob for c in "ab"} != {"every"}, "somebody skips frames")
         assert sum(s.infer_pct for s in streams.values()) <= 100
-        box.watched["a"].worker.cost_s = lambda: 0.04  # type: ignore[method-assign]
+        box.watched["a"].worker.cost_s = lambda: 0.04 * box.slower  # type: ignore[method-assign]
         box.wait(lambda: {streams[c].knob for c in "ab"} == {"every"}, "all are seen again")
         box.wait_frames("b")
         assert len(box.seen(ev.KnobsDue)) >= 2
