@@ -41,8 +41,8 @@ PrepKind = Literal["glance", "sample", "choose", "reference", "look", "label", "
 class EngineConfig:
     """Everything a decision depends on besides events. Times in seconds, shares in percent of one GPU, qualities 0-1.
 
-    quantum_auto: shares move in finer steps than quantum_pct where rounding would waste much (`scheduler.steps`); False is what journals
-    without it were decided with.
+    quantum_auto: shares move in finer steps than quantum_pct where rounding would waste much (`scheduler.steps`); quantum_fits: and
+    where a camera would go dark for nothing but rounding; False is what journals without them were decided with.
     job_max_pct: most that one learning job can use (on CPU lanes a job is one thread), None: no limit; it is never promised more.
     prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_auto: it is chosen anew in each window
     by what inference loses and learning brings (`scheduler.prep_share`), prep_pct being the first; prep_max_frac: latest part of the
@@ -95,6 +95,7 @@ class EngineConfig:
     capacity_pct: int = 100
     quantum_pct: int = 5
     quantum_auto: bool = False
+    quantum_fits: bool = False
     job_max_pct: float | None = None
     min_quality: float = 0.4
     prior_quality: float = 0.5

@@ -17,7 +17,7 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
     capacity_pct = config.capacity_pct - _gate_pct(state) - reserved_pct
     streams = tuple(view_of(s, config, cached=cached) for s in state.ordered() if s.live)
     return Snapshot(
-        remaining_s=remaining_s, capacity_pct=capacity_pct, quantum_pct=_step_pct(streams, state, config),
+        remaining_s=remaining_s, capacity_pct=capacity_pct, quantum_pct=_step_pct(streams, state, config, capacity_pct),
         min_quality=config.min_quality, estimate=config.estimate, speed=config.speed, streams=streams,
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
         gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
@@ -25,11 +25,13 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
     )  # fmt: skip
 
 
-def _step_pct(streams: tuple[StreamView, ...], state: BoxState, config: EngineConfig) -> int:
+def _step_pct(streams: tuple[StreamView, ...], state: BoxState, config: EngineConfig, left_pct: float) -> int:
     """Finer than usual where rounding would waste much; not where shares are placed on devices or divided among customers."""
     if not config.quantum_auto or config.policy not in steps.EXACT or config.gpus or state.shares_pct:
         return config.quantum_pct
-    return steps.quantum_pct(streams, capacity_pct=config.capacity_pct, most_pct=config.quantum_pct)
+    return steps.quantum_pct(
+        streams, capacity_pct=config.capacity_pct, most_pct=config.quantum_pct, left_pct=left_pct if config.quantum_fits else None
+    )  # fmt: skip
 
 
 def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) -> StreamView:

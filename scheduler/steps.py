@@ -22,16 +22,19 @@ WASTE_FRAC = 0.1
 MOST_STEPS = 2_000
 
 
-def quantum_pct(streams: Sequence[StreamView], *, capacity_pct: int, most_pct: int) -> int:
+def quantum_pct(streams: Sequence[StreamView], *, capacity_pct: int, most_pct: int, left_pct: float | None = None) -> int:
     """The largest divisor of `most_pct` at which the cheapest knobs of all cameras waste little; the finest that a plan has time for
-    where none does."""
+    where none does. left_pct: what the plan has to give out, beside what is reserved meanwhile; a step is also too coarse where a camera
+    would go dark for nothing but rounding."""
     known = [min(k.demand_pct for k in view.knobs) for view in streams if view.knobs]
     best = most_pct
     for step in sorted((step for step in range(1, most_pct + 1) if most_pct % step == 0), reverse=True):
         if len(streams) * capacity_pct / step > MOST_STEPS and step < most_pct:
             break
         best = step
-        if sum(rounded_up(demand, step) - demand for demand in known) <= WASTE_FRAC * capacity_pct:
+        rounded = sum(rounded_up(demand, step) for demand in known)
+        fits = left_pct is None or rounded <= left_pct or sum(known) > left_pct
+        if fits and rounded - sum(known) <= WASTE_FRAC * capacity_pct:
             break
     return best
 

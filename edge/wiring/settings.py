@@ -27,7 +27,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
     return EngineConfig(
         window_s=config.window.seconds, first_window_s=config.window.first_seconds, capacity_pct=config.gpus.capacity_pct,
         quantum_pct=config.scheduler.quantum_pct, quantum_auto=config.scheduler.quantum_auto,
-        min_quality=config.scheduler.min_quality, policy=config.scheduler.policy,
+        quantum_fits=True, min_quality=config.scheduler.min_quality, policy=config.scheduler.policy,
         estimate=config.scheduler.estimate, prep_pct=config.window.prep_pct, prep_auto=config.window.prep_auto,
         prep_max_frac=config.window.prep_max_frac, overlap=config.window.overlap,
         label_frames=config.window.label_frames, holdout_frac=config.window.holdout_frac,

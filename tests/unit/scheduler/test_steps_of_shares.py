@@ -97,6 +97,32 @@ def test_the_step_does_not_depend_on_what_is_reserved_meanwhile() -> None:
     assert taken == [1, 1, 1]
 
 
+FITS = replace(CONFIG, quantum_fits=True)
+
+
+def snapshot_beside(reserved_pct: int, config: EngineConfig) -> Snapshot:
+    """Three cameras of 2.2 pct, beside what preparation keeps."""
+    return snapshot_of(state(3, 2.2), config, 100.0, cached=False, reserved_pct=reserved_pct)
+
+
+def test_no_camera_goes_dark_for_nothing_but_rounding() -> None:
+    """10 pct are left, which three cameras of 2.2 pct share in steps of 5 only if one of them rests (seen on a live box)."""
+    assert snapshot_beside(90, CONFIG).quantum_pct == 5, "what journals without it were decided with"
+    fine = snapshot_beside(90, FITS)
+    assert fine.quantum_pct == 1
+    assert all(s.infer_pct > 0 for s in lookahead(fine).streams)
+    assert not all(s.infer_pct > 0 for s in lookahead(replace(fine, quantum_pct=5)).streams)
+
+
+@pytest.mark.parametrize("reserved_pct", [0, 50, 85])
+def test_where_all_fit_the_step_stays(reserved_pct: int) -> None:
+    assert snapshot_beside(reserved_pct, FITS).quantum_pct == 5
+
+
+def test_where_they_would_not_fit_anyhow_the_step_stays() -> None:
+    assert snapshot_beside(95, FITS).quantum_pct == 5
+
+
 @pytest.mark.parametrize("capacity_pct", [50, 60, 70])
 def test_what_rounding_took_is_learned_with(capacity_pct: int) -> None:
     """In steps of 5 % eight cameras of 2.7 % take 40 %, in steps of 1 % 24 %: the rest retrains, and everybody is still seen."""
