@@ -38,7 +38,7 @@ from scheduler.types import RetrainConfig
 from tests.unit.edge.test_profile_at_once import HOW, samples
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 CONFIG = RetrainConfig(name="wide", epochs=2, batch=4, lr=0.01)
 
 
