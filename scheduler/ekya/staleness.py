@@ -110,8 +110,10 @@ def _by_age(seen: Iterable[Agreement]) -> list[Agreement]:
 def _repeatability(ages: Sequence[Agreement]) -> float:
     """r. Where the first age is long, the exponential through the first two is continued to age 0."""
     first = ages[0]
-    if first.age_s <= REPEAT_S or len(ages) == 1:
-        return max(first.f1, _NOTHING) if first.age_s <= REPEAT_S else LEAST_REPEAT
+    if first.age_s <= REPEAT_S:
+        return max(first.f1, _NOTHING)
+    if len(ages) == 1:
+        return LEAST_REPEAT
     second = ages[1]
     if second.f1 <= 0:
         return 1.0
