@@ -3,10 +3,14 @@
 Facts this rests on (PyTorch 2.11 to 2.13 documentation, papers/salus.md section 10):
 - a lower stream priority number is more urgent, and numbers out of range are clamped. torch hands out its streams from a ring of 32 per
   priority, so lanes beyond 32 would share streams: right, but no longer concurrent;
+- the allocator keeps what was freed per stream: what one stream cached serves no other, until an allocation fails; then everything that
+  is cached goes back to the driver, and it is tried again;
 - `use_mem_pool` is thread-local and does not reach autograd's worker threads: backward passes must stay in the calling thread, or
-  what they allocate escapes the lane's pool;
-- an event's `synchronize` lets go of Python's lock; `blocking=True` makes it sleep instead of spin;
-- there is no per-pool limit; a pool's cached blocks go back to the driver only when the pool is dropped.
+  what they allocate escapes the pool;
+- **while any thread allocates in a pool, nothing may be given back**: a pool that is destroyed then ends the process (seen on an H200:
+  `captures_underway.empty() INTERNAL ASSERT FAILED`, raised in a destructor), `empty_cache` raises, and an allocation that fails is not
+  tried again. So pools are for one measurement at a time, and are destroyed by `drop`, never by Python's garbage collector;
+- an event's `synchronize` lets go of Python's lock; `blocking=True` makes it sleep instead of spin.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ class CudaProperties:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolState:
-    """reserved_mib: taken from the driver, which a fresh pool never gives back, so the peak of what was asked of it (with rounding and
-    fragmentation); live_mib: in tensors that exist."""
+    """reserved_mib: taken from the driver; a pool gives nothing back before it is dropped, so this is the peak of what was asked of it,
+    with rounding and fragmentation. live_mib: in tensors that exist."""
 
     reserved_mib: float
     live_mib: float
@@ -60,11 +64,15 @@ class CudaDevice(Protocol):
 
     def stream(self, *, urgent: bool = False) -> Stream: ...
 
-    def pool(self) -> Pool: ...
+    def pool(self) -> Pool:
+        """Memory apart from all other, for one measurement. `drop` it, whatever happened."""
+
+    def drop(self, pool: Pool) -> None:
+        """Gives back what is free in it; tensors in it live on. No thread may be `inside` any pool."""
 
     def inside(self, stream: Stream, pool: Pool | None) -> AbstractContextManager[None]:
         """What the calling thread launches goes to `stream`, after what was launched on the default stream before; what it allocates to
-        `pool` (None: the default one), backward passes included: they run in the calling thread."""
+        `pool` (None: what the stream has cached, or the driver), backward passes included: they run in the calling thread."""
 
     def mark(self, stream: Stream) -> Event:
         """An event after everything launched on `stream` so far."""
@@ -83,14 +91,25 @@ class CudaDevice(Protocol):
     def live_mib(self) -> float:
         """In tensors of this process, all pools together."""
 
+    def reserved_mib(self) -> float:
+        """Taken from the driver by this process: tensors, and what is cached."""
+
     def pool_state(self, pool: Pool) -> PoolState: ...
 
     def memory_mib(self) -> tuple[float, float]:
         """(free, total) as the driver says, all processes together."""
 
-    def give_back_cached(self) -> None: ...
+    def give_back_cached(self) -> None:
+        """What all streams have cached. No thread may be `inside` any pool."""
 
     def kind_of(self, error: BaseException) -> ErrorKind | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PoolId:
+    """All that torch asks of a pool in `use_mem_pool`."""
+
+    id: tuple[int, int]
 
 
 class TorchCudaDevice:
@@ -102,6 +121,9 @@ class TorchCudaDevice:
         self.index = index
         self._torch = torch
         self._device = torch.device("cuda", index)
+        # Held here and nowhere else: a reference in a frame that an exception keeps would let the garbage collector destroy a pool, in
+        # any thread and at any moment.
+        self._pools: dict[_PoolId, Any] = {}
 
     def properties(self) -> CudaProperties:
         found = self._torch.cuda.get_device_properties(self._device)
@@ -120,11 +142,17 @@ class TorchCudaDevice:
         """A stream that the driver made (of a green context); torch does not own it."""
         return self._torch.cuda.ExternalStream(handle, device=self._device)
 
-    def pool(self) -> Pool:
-        return self._torch.cuda.MemPool()
+    def pool(self) -> _PoolId:
+        made = self._torch.cuda.MemPool()
+        handle = _PoolId(id=made.id)
+        self._pools[handle] = made
+        return handle
+
+    def drop(self, pool: _PoolId) -> None:
+        self._pools.pop(pool, None)
 
     @contextmanager
-    def inside(self, stream: Stream, pool: Pool | None) -> Iterator[None]:
+    def inside(self, stream: Stream, pool: _PoolId | None) -> Iterator[None]:
         torch = self._torch
         with ExitStack() as stack:
             stack.enter_context(torch.cuda.device(self._device))
@@ -153,9 +181,17 @@ class TorchCudaDevice:
         tensor.record_stream(stream)
 
     def live_mib(self) -> float:
-        return self._torch.cuda.memory_allocated(self._device) / MIB
+        return self._bytes_of("allocated_bytes") / MIB
 
-    def pool_state(self, pool: Pool) -> PoolState:
+    def reserved_mib(self) -> float:
+        return self._bytes_of("reserved_bytes") / MIB
+
+    def _bytes_of(self, what: str) -> int:
+        """`memory_allocated` and `memory_reserved` make a flat dictionary of some hundred numbers first."""
+        stats = self._torch.cuda.memory_stats_as_nested_dict(self._device)
+        return int(stats[what]["all"]["current"]) if stats else 0  # nothing is known before the first allocation
+
+    def pool_state(self, pool: _PoolId) -> PoolState:
         segments = [s for s in self._torch.cuda.memory_snapshot(pool.id) if s.get("device", self.index) == self.index]
         return PoolState(
             reserved_mib=sum(s["total_size"] for s in segments) / MIB,

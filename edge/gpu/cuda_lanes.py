@@ -1,8 +1,12 @@
 """The GPU under the scheduling core of `lanes` (`edge.gpu.executor`): streams, private pools, and time by events (card, section 10).
 
-- **A memory lane is a stream and a private pool.** Lanes run at the same time, iterations of one lane never (the core sees to it). A
-  lane that frames use is an urgent stream: its blocks are placed on the device before those of training. Pools have no limit; that a
-  lane stays in its size follows from what its jobs were measured to take.
+- **A memory lane is a stream.** Lanes run at the same time, iterations of one lane never (the core sees to it). torch's allocator keeps
+  what was freed for the stream that used it, so a lane's bytes serve its own jobs, one after the other. It has no limit; that a lane
+  stays in its size follows from what its jobs were measured to take, and where it does not, what all lanes have cached goes back to the
+  driver before an allocation fails. A lane that frames use is an urgent stream: its blocks are placed on the device before those of
+  training.
+- **Memory is measured in a pool, one job at a time** (`_Scales`). A pool for each lane would be the textbook's way, and would end the
+  process: see `edge.gpu.cuda`.
 - **An iteration ends when the device is done**, not when Python is: the job's thread waits for an event (others run meanwhile). Only
   then may the next iteration of the lane use its memory.
 - **Time is the device's**: an event pair measures each piece. Where pieces of several jobs overlap, each instant is divided among them
@@ -18,8 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from configs.errors import EnvironmentLacking, JobError
 from edge.clock import Clock, SystemClock
@@ -35,16 +38,63 @@ from scheduler.salus.types import MemoryNeed
 #: Most memory lanes on a GPU when the configuration does not say. Opening one for every job would take the memory that later jobs need
 #: for good: of 16 GiB, 13 lanes hold 43 small models, unlimited ones 25 (card, example T3). torch has 32 streams per priority.
 MAX_LANES = 12
+#: So long a newcomer waits for another job's measurement to end; then its tensors alone must do.
+SCALES_WAIT_S = 1.0
 
 
-@dataclass(kw_only=True)
-class _MemoryLane:
-    """The device's side of a memory lane. pool: None until it is used, or after somebody left it (what it cached is given back).
-    pool_stream: on which the pool was used; what it caches serves no other."""
+class _Scales:
+    """One measurement in a pool at a time, and nothing is given back to the driver meanwhile."""
 
-    stream: Stream | None = None
-    pool: Pool | None = None
-    pool_stream: Stream | None = None
+    def __init__(self, cuda: CudaDevice, clock: Clock) -> None:
+        self._cuda = cuda
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._taken = False
+
+    @contextmanager
+    def pool(self, wait_s: float, promised_mib: float) -> Iterator[Pool | None]:
+        """A pool of one's own, dropped at the end; None: another still measures after `wait_s`. Where what is cached could be in the way
+        of what jobs were promised, it goes back to the driver before, for meanwhile it cannot."""
+        if not self._take(wait_s):
+            yield None
+            return
+        try:
+            if self._cuda.memory_mib()[0] < promised_mib - self._cuda.live_mib():
+                self._cuda.give_back_cached()
+            pool = self._cuda.pool()
+            try:
+                yield pool
+            except BaseException as error:
+                if self._cuda.kind_of(error) == "device":
+                    raise  # to destroy a pool of a broken context ends the process before it could say what happened
+                self._cuda.drop(pool)
+                raise
+            self._cuda.drop(pool)
+        finally:
+            self._let_go()
+
+    def give_back_cached(self) -> None:
+        """No-op while somebody measures."""
+        if self._take(0.0):
+            try:
+                self._cuda.give_back_cached()
+            finally:
+                self._let_go()
+
+    def _take(self, wait_s: float) -> bool:
+        end_s = self._clock.monotonic_s() + wait_s
+        with self._changed:
+            while self._taken and (left_s := end_s - self._clock.monotonic_s()) > 0:
+                self._clock.wait(self._changed, left_s)
+            if self._taken:
+                return False
+            self._taken = True
+            return True
+
+    def _let_go(self) -> None:
+        with self._changed:
+            self._taken = False
+            self._clock.notify_all(self._changed)
 
 
 class CudaSeat:
@@ -55,7 +105,6 @@ class CudaSeat:
         self.role: Role = role
         self._device = device
         self._meter = meter
-        self._lanes_used: set[int] = set()
         self._stream: Stream | None = None  # of the iteration in flight
         self._piece: tuple[Event, float] | None = None  # start of the piece in flight: its event, the host's time
 
@@ -64,28 +113,27 @@ class CudaSeat:
         """See `edge.gpu.device.Seat`. JobError 'out_of_memory' or 'device', see the module's text."""
         self._device.require_sound(self.job)
         try:
-            place = self._device.lane_for(self, lane)
-            stream = self._device.stream_for(self, place)
-            fresh = measure and self._meter.in_full
-            pool = self._device.pool_for(place, stream, fresh=fresh, warm_up=self._meter.warming_up)
-            with self._in_flight(stream), ExitStack() as stack:
-                if measure:
-                    stack.enter_context(self._meter.measuring(pool))
+            stream = self._device.stream_for(self, lane)
+            with ExitStack() as stack:
+                pool = stack.enter_context(self._measured(lane)) if measure else None
+                stack.enter_context(self._in_flight(stream))
                 stack.enter_context(self._device.cuda.inside(stream, pool))
                 yield
-            if (
-                pool is None
-            ):  # what a warm-up left cached is in no lane's account, and pools do not ask for it back when they need more
-                self._device.cuda.give_back_cached()
-            outlived = measure and self._meter.read(pool)
-            # A dropped pool gives back what it had cached, and lives on for the tensors in it. What was cached aside is in no account.
-            if outlived or lane is None:
-                place.pool = None
         except Exception as error:
             self._device.judge(error, self.job)
             raise
         finally:
             self._meter.counted()
+
+    @contextmanager
+    def _measured(self, lane: int | None) -> Iterator[Pool | None]:
+        """Around an iteration whose memory is wanted; the pool in which it is to allocate. Read when the device is done."""
+        wait_s = SCALES_WAIT_S if lane is None else 0.0
+        in_pool = self._meter.in_full and not self._meter.warming_up
+        with self._device.scales.pool(wait_s, self._device.promised_mib) if in_pool else nullcontext() as pool:
+            with self._meter.measuring(pool):
+                yield pool
+            self._meter.read(pool)
 
     @contextmanager
     def _in_flight(self, stream: Stream) -> Iterator[None]:
@@ -126,8 +174,8 @@ class CudaSeat:
         return self._meter.usage()
 
     def close(self) -> None:
-        """What the job left cached in its lanes goes back to the driver when the lane's next pool is made."""
-        self._device.left(self.job, self._lanes_used)
+        """What the job left cached serves the next one of its lane, or goes back to the driver when an allocation would fail."""
+        self._device.left(self.job)
 
 
 class CudaLanes:
@@ -158,7 +206,9 @@ class CudaLanes:
         self._facts = facts
         free_mib, self._total_mib = cuda.memory_mib()
         self.memory_mib = max(0.0, free_mib - SPARED_MIB) if memory_mib is None else memory_mib
-        self._lanes: dict[tuple[int | None, Role], _MemoryLane] = {}
+        self.scales = _Scales(cuda, self.clock)
+        self.promised_mib = 0.0
+        self._streams: dict[tuple[int | None, Role], Stream] = {}
         self._overlap = Overlap()
         self._lock = threading.Lock()
         self._broken = ""
@@ -185,32 +235,13 @@ class CudaLanes:
 
     # --- called by seats ----------------------------------------------------------------------------------------------
 
-    def lane_for(self, seat: CudaSeat, lane: int | None) -> _MemoryLane:
-        """A memory lane; lane None: the place aside, where newcomers are measured one at a time."""
-        if lane is not None:
-            seat._lanes_used.add(lane)
+    def stream_for(self, seat: CudaSeat, lane: int | None) -> Stream:
+        """Where the job's next iteration runs: on its memory lane's own stream. None: aside, where newcomers are measured."""
         with self._lock:
             key = (lane, seat.role)
-            if key not in self._lanes:
-                self._lanes[key] = _MemoryLane()
-            return self._lanes[key]
-
-    def stream_for(self, seat: CudaSeat, place: _MemoryLane) -> Stream:
-        """Where the job's next iteration runs: on its memory lane's own stream."""
-        if place.stream is None:
-            place.stream = self.cuda.stream(urgent=seat.role == "infer")
-        return place.stream
-
-    def pool_for(self, place: _MemoryLane, stream: Stream, *, fresh: bool, warm_up: bool) -> Pool | None:
-        """Where an iteration allocates. A warm-up and a measured one do without the lane's pool: what that had cached is given back
-        first, so that they take no memory beyond the lane's."""
-        if warm_up:
-            place.pool = None
-            return None
-        if fresh or place.pool is None or place.pool_stream is not stream:
-            place.pool = None
-            place.pool, place.pool_stream = self.cuda.pool(), stream
-        return place.pool
+            if key not in self._streams:
+                self._streams[key] = self.cuda.stream(urgent=seat.role == "infer")
+            return self._streams[key]
 
     def began(self, job: str, at_s: float) -> None:
         with self._lock:
@@ -225,13 +256,9 @@ class CudaLanes:
         with self._lock:
             return self._overlap.used_s(job, self.clock.monotonic_s())
 
-    def left(self, job: str, lanes: set[int]) -> None:
-        """A job has gone: its lanes may have shrunk, so their pools are dropped (in use: when that iteration ends)."""
+    def left(self, job: str) -> None:
         with self._lock:
             self._overlap.forget(job)
-            for (lane, _), place in self._lanes.items():
-                if lane in lanes:
-                    place.pool = None
 
     def require_sound(self, job: str) -> None:
         if self._broken:
@@ -241,7 +268,7 @@ class CudaLanes:
         """Maps what torch raises to JobError, and remembers that the context is gone. Other errors are the job's own."""
         kind = self.cuda.kind_of(error)
         if kind == "memory":
-            self.cuda.give_back_cached()
+            self.scales.give_back_cached()
             raise JobError(
                 f"{job} asked for more GPU memory than there is",
                 subject=job,

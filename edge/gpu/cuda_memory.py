@@ -9,12 +9,13 @@ process: with neighbours in flight it charges their peak to this job. Two things
                 back, so its size is the peak, with the allocator's rounding and fragmentation: what must really be there
 
 The first iteration of a job is its warm-up and runs outside every pool: lazily made optimizer state, cuDNN and cuBLAS workspaces live
-as long as the job, and in a lane's pool they would make it outlive its iterations (card: S4 would never hold). It is measured by tensors
-only, so that a job is not without numbers, and again later.
+as long as the job, and would be taken for something that outlives an iteration. It is measured by tensors only, so that a job is not
+without numbers, and again later.
 
-That costs a few ms (a new pool, 10 to 20 us per operation), so it is done for a job's first iterations and seldom later. In between a
-*light* reading only looks whether the lane's pool grew in this iteration, which means that the job took more than anything before, and
-whether something outlived it there, which makes the next readings full ones until the job holds no more than before.
+A pool is there for one measured iteration and is dropped after it; one job is measured at a time (`edge.gpu.cuda` says why). That costs
+a few ms (memory from the driver and back, 10 to 20 us per operation), so it is done for a job's first readings and seldom later. In
+between a *light* reading looks at the whole process, which costs microseconds: where it took more from the driver during the iteration,
+or where the least it held over some readings rises, this job may be why, and its next reading is a full one.
 
 Not seen: memory that libraries take past torch's allocator (TensorRT engines, NCCL), and the CUDA context itself (several hundred MiB);
 `CudaLanes.memory_mib` leaves room for them.
@@ -22,17 +23,22 @@ Not seen: memory that libraries take past torch's allocator (TensorRT engines, N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from edge.gpu.cuda import CudaDevice, Pool, PoolState
 from edge.gpu.memory import Meter
 from scheduler.salus.types import MemoryNeed
 
-#: Iterations that run outside the lane's pool, see above.
+#: Iterations that are measured without a pool, see above.
 WARM_UP_ITERATIONS = 1
 #: So many readings in full at first, then one in so many.
 FULL_READINGS, FULL_PERIOD = 4, 8
+#: What the process holds swings with its neighbours' iterations; the least of so many light readings does not.
+FLOOR_READINGS = 2
+#: Rises of that least, and growths of what was taken from the driver, that are none.
+RISE_MIB = 1.0
 #: What stays free of a device, as Salus does (card, section 7): capacity = free memory - 300 MiB.
 SPARED_MIB = 300.0
 
@@ -45,52 +51,46 @@ class CudaMemoryMeter:
         self._tensors = tensors
         self._iterations = 0
         self._readings = 0
-        self._suspect = False  # something outlived an iteration
-        self._before = PoolState(reserved_mib=0.0, live_mib=0.0)
+        self._suspect = False  # it may take or hold more than it did
+        self._light = False  # the iteration in flight is read lightly
+        self._reserved_mib = 0.0  # by the process, when the iteration began
+        self._floor_mib = math.inf  # least that the process held at the last FLOOR_READINGS light readings before these:
+        self._held_mib: list[float] = []
         self._usage: MemoryNeed | None = None
 
     @property
     def warming_up(self) -> bool:
-        """The next iteration is to run outside the lane's pool."""
+        """The next iteration is to run outside every pool."""
         return self._iterations < WARM_UP_ITERATIONS
 
     @property
     def in_full(self) -> bool:
-        """The next reading is to be in full, in a pool of its own."""
+        """The next reading is to be in full, in a pool of its own unless it is the warm-up's."""
         return self._suspect or self._readings < FULL_READINGS or self._readings % FULL_PERIOD == 0
 
     @contextmanager
     def measuring(self, pool: Pool | None) -> Iterator[None]:
-        """Around the body of an iteration that allocates from `pool` (None: a warm-up), a new one when the reading is `in_full`. The
-        pool is read later, when the device is done: `read`."""
-        self._before = PoolState(reserved_mib=0.0, live_mib=0.0) if pool is None else self._cuda.pool_state(pool)
-        if not self.in_full:
-            yield
-            return
-        with self._tensors.measuring():
+        """Around the body of an iteration that allocates from `pool`, made for it. None: a light reading, a warm-up, or one that could
+        not have a pool. What it took is read later, when the device is done: `read`."""
+        self._reserved_mib, self._light = self._cuda.reserved_mib(), not self.in_full
+        with nullcontext() if self._light else self._tensors.measuring():
             yield
 
-    def read(self, pool: Pool | None) -> bool:
-        """What the iteration took is in `usage` from now on. Returns whether tensors outlive it in its pool: they are persistent, so the
-        pool is to be dropped (it lives on for them) and is no longer a lane's."""
-        in_full = self.in_full
+    def read(self, pool: Pool | None) -> None:
+        """What the iteration took is in `usage` from now on."""
         self._readings += 1
-        if pool is None:
-            self._usage = self._tensors.usage()
-            return False
-        state = self._cuda.pool_state(pool)
-        taken_mib = max(0.0, state.reserved_mib - state.live_mib)
-        before = self._usage
-        if in_full or before is None:
-            found = self._tensors.usage()
-            held_mib = max(state.live_mib, found.persistent_mib if found is not None else 0.0)
-            self._suspect = before is not None and held_mib > before.persistent_mib
-            self._usage = MemoryNeed(persistent_mib=held_mib, ephemeral_mib=taken_mib)
-            return state.live_mib > 0
-        self._suspect = state.live_mib > self._before.live_mib
-        if state.reserved_mib > self._before.reserved_mib:
-            self._usage = MemoryNeed(persistent_mib=before.persistent_mib, ephemeral_mib=max(before.ephemeral_mib, taken_mib))
-        return state.live_mib > 0
+        if self._light:
+            self._suspect = self._grew()
+            return
+        before, found = self._usage, self._tensors.usage()
+        self._usage = _more_of(found, before) if pool is None else self._in_pool(self._cuda.pool_state(pool), found)
+        # A job that leaks is measured in full until it does not.
+        self._suspect = before is not None and self._usage is not None and self._usage.persistent_mib > before.persistent_mib
+
+    @staticmethod
+    def _in_pool(state: PoolState, tensors: MemoryNeed | None) -> MemoryNeed:
+        held_mib = max(state.live_mib, tensors.persistent_mib if tensors is not None else 0.0)
+        return MemoryNeed(persistent_mib=held_mib, ephemeral_mib=max(0.0, state.reserved_mib - state.live_mib))
 
     def counted(self) -> None:
         """An iteration has ended."""
@@ -99,3 +99,20 @@ class CudaMemoryMeter:
     def usage(self) -> MemoryNeed | None:
         """Of the last measured iteration; None before the first."""
         return self._usage
+
+    def _grew(self) -> bool:
+        """Whether the process took more from the driver meanwhile, or holds more than it did some readings ago."""
+        took = self._cuda.reserved_mib() > self._reserved_mib + RISE_MIB
+        self._held_mib.append(self._cuda.live_mib())
+        if len(self._held_mib) < FLOOR_READINGS:
+            return took
+        floor_mib, self._held_mib = min(self._held_mib), []
+        rose, self._floor_mib = floor_mib > self._floor_mib + RISE_MIB, floor_mib
+        return took or rose
+
+
+def _more_of(found: MemoryNeed | None, known: MemoryNeed | None) -> MemoryNeed | None:
+    """Tensors alone say less of what an iteration takes than a pool did before."""
+    if found is None or known is None:
+        return found or known
+    return MemoryNeed(persistent_mib=found.persistent_mib, ephemeral_mib=max(found.ephemeral_mib, known.ephemeral_mib))

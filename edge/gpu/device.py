@@ -17,7 +17,7 @@ class Seat(Protocol):
     """One job's place on a device. Called by the job's own thread, outside the core's lock, unless said otherwise."""
 
     def iteration(self, lane: int | None, *, measure: bool) -> AbstractContextManager[None]:
-        """Surrounds the body of an iteration. lane: the memory lane it runs in (its stream and pool), None: not admitted yet, it runs
+        """Surrounds the body of an iteration. lane: the memory lane it runs in (its stream), None: not admitted yet, it runs
         aside to be measured. measure: this iteration's memory is wanted. On leaving, whatever the body launched is done, also when the
         body raised. May raise: the core then ends the iteration and passes the error on."""
 
@@ -49,7 +49,8 @@ class Sparing(Protocol):
 
 class Device(Protocol):
     """memory_mib: what the jobs may hold together; parallel: pieces that run at the same time without slowing one another down;
-    job_max_pct: most that one job can receive; measures_always: memory of every iteration is known for nothing."""
+    job_max_pct: most that one job can receive; measures_always: memory of every iteration is known for nothing. promised_mib: what the
+    admitted jobs may hold together; written by the core, before an iteration is measured."""
 
     name: str
     capacity_pct: int
@@ -57,6 +58,7 @@ class Device(Protocol):
     parallel: int
     job_max_pct: float
     measures_always: bool
+    promised_mib: float
 
     def seat(self, job: str, role: Role) -> Seat: ...
 

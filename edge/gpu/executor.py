@@ -399,8 +399,9 @@ class Executor:
             self._kept.pop(place, None)
             self._tenants.begin(lane._key)
             self._start(lane, iteration=True)
-            measure = self.device.measures_always or self._tenants.wants_measuring(lane._key)
-            return (None if place == ASIDE else place), measure
+            if measure := self._tenants.wants_measuring(lane._key):
+                self.device.promised_mib = self._tenants.promised_mib
+            return (None if place == ASIDE else place), measure or self.device.measures_always
 
     def _end(self, lane: ExecutorLane, *, measured: bool) -> None:
         with self._lock:

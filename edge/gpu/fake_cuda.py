@@ -5,8 +5,10 @@ launching kernels they call `compute`, which returns after `launch_s`, long befo
 
 The model: kernels of one stream run one after another. Kernels of several streams share the device: urgent streams first, then equally
 within a class, none beyond what it can fill (`fills_frac`) or its partition allows. That is fluid, so it has none of a real device's
-granularity: a block that runs is not interrupted for an urgent one. Memory: tensors are counted in MiB, pools keep what was freed in
-them until they are dropped, an allocation beyond the device fails.
+granularity: a block that runs is not interrupted for an urgent one. Memory: tensors are counted in MiB. What was freed stays with the
+stream that used it, or with its pool, until it is given back; an allocation beyond the device gives everything back first, then fails.
+As on a real device, nothing may be given back while a thread allocates in a pool: that is an AssertionError here, and there the end of
+the process.
 """
 
 from __future__ import annotations
@@ -93,11 +95,10 @@ class _Book:
 
 
 class FakePool:
-    """Reserves what it needs and keeps it until the handle is dropped; tensors in it live on."""
+    """Reserves what it needs and keeps it until it is dropped; tensors in it live on."""
 
     def __init__(self, memory: _Memory) -> None:
         self.book = _Book(memory)
-        weakref.finalize(self, self.book.close)
 
     @property
     def reserved_mib(self) -> float:
@@ -114,8 +115,21 @@ class _Memory:
         self.reserved_mib = 0.0
         self.live_mib = 0.0
         self.most_mib = 0.0
+        self.caches: dict[FakeStream, FakePool] = {}
+        self.in_pools = 0  # threads that allocate in one
+        self.pools_made = 0
+
+    def cache_of(self, stream: FakeStream) -> FakePool:
+        return self.caches.setdefault(stream, FakePool(self))
+
+    def give_back(self) -> None:
+        assert not self.in_pools, "given back while a thread allocates in a pool: the end of a real process"
+        for cache in self.caches.values():
+            cache.book.give_back()
 
     def reserve(self, mib: float) -> None:
+        if self.reserved_mib + mib > self.total_mib + 1e-6 and not self.in_pools:
+            self.give_back()
         if self.reserved_mib + mib > self.total_mib + 1e-6:
             raise FakeOutOfMemory(f"tried to allocate {mib:g} MiB, {self.total_mib - self.reserved_mib:g} MiB are free")
         self.reserved_mib += mib
@@ -169,7 +183,6 @@ class FakeCudaDevice:
         self._numbers = 0
         self._now_s = clock.monotonic_s()
         self._memory = _Memory(total_mib)
-        self._default_pool = FakePool(self._memory)
         self._here = threading.local()
         self._made_by: dict[int, tuple[float, float]] = {}  # thread -> (MiB now, most since it was last asked)
         self._lost = False
@@ -191,16 +204,26 @@ class FakeCudaDevice:
             return stream
 
     def pool(self) -> FakePool:
+        self._memory.pools_made += 1
         return FakePool(self._memory)
+
+    def drop(self, pool: FakePool) -> None:
+        with self._changed:
+            assert not self._memory.in_pools, "a pool is destroyed while a thread allocates in one: the end of a real process"
+            pool.book.close()
 
     @contextmanager
     def inside(self, stream: FakeStream, pool: FakePool | None) -> Iterator[None]:
         before = getattr(self._here, "place", None)
-        self._here.place = (stream, pool or self._default_pool)
+        self._here.place = (stream, pool or self._memory.cache_of(stream))
+        with self._changed:
+            self._memory.in_pools += pool is not None
         try:
             yield
         finally:
             self._here.place = before
+            with self._changed:
+                self._memory.in_pools -= pool is not None
 
     def mark(self, stream: FakeStream) -> FakeEvent:
         with self._changed:
@@ -233,6 +256,9 @@ class FakeCudaDevice:
     def live_mib(self) -> float:
         return self._memory.live_mib
 
+    def reserved_mib(self) -> float:
+        return self._memory.reserved_mib
+
     def pool_state(self, pool: FakePool) -> PoolState:
         return PoolState(reserved_mib=pool.reserved_mib, live_mib=pool.live_mib)
 
@@ -240,7 +266,8 @@ class FakeCudaDevice:
         return self._memory.total_mib - self._memory.reserved_mib, self._memory.total_mib
 
     def give_back_cached(self) -> None:
-        self._default_pool.book.give_back()
+        with self._changed:
+            self._memory.give_back()
 
     def kind_of(self, error: BaseException) -> ErrorKind | None:
         if isinstance(error, FakeOutOfMemory):
@@ -276,6 +303,10 @@ class FakeCudaDevice:
         with self._changed:
             self._lost = True
             self._clock.notify_all(self._changed)
+
+    @property
+    def pools_made(self) -> int:
+        return self._memory.pools_made
 
     @property
     def most_mib(self) -> float:

@@ -24,7 +24,7 @@ from configs.errors import EnvironmentLacking
 from edge.clock import Clock, SystemClock
 from edge.gpu.base import ChangeCost, DeviceFacts, Role
 from edge.gpu.cuda import CudaDevice, Stream, TorchCudaDevice, cuda_missing
-from edge.gpu.cuda_lanes import CudaLanes, CudaSeat, _MemoryLane
+from edge.gpu.cuda_lanes import CudaLanes, CudaSeat
 from edge.gpu.executor import Executor
 from edge.gpu.memory import Meter, TensorMeter
 from scheduler.overlap import Overlap
@@ -123,7 +123,7 @@ class GreenDevice(CudaLanes):
 
     # --- called by seats ----------------------------------------------------------------------------------------------
 
-    def stream_for(self, seat: CudaSeat, place: _MemoryLane) -> Stream:
+    def stream_for(self, seat: CudaSeat, lane: int | None) -> Stream:
         """The stream of the job's partition; of its whole device in the rare case that it lost its share a moment ago."""
         with self._lock:
             where = self._places.get(seat.job)
@@ -132,7 +132,7 @@ class GreenDevice(CudaLanes):
             else:
                 self._last[seat.job] = where.groups
                 return self._context(where.groups, urgent=seat.role == "infer").stream
-        return super().stream_for(seat, place)
+        return super().stream_for(seat, lane)
 
     def began(self, job: str, at_s: float) -> None:
         with self._lock:
@@ -155,8 +155,8 @@ class GreenDevice(CudaLanes):
             self._told_s[job] = max(total_s, self._told_s.get(job, 0.0))
             return self._told_s[job]
 
-    def left(self, job: str, lanes: set[int]) -> None:
-        super().left(job, lanes)
+    def left(self, job: str) -> None:
+        super().left(job)
         with self._lock:
             book = self._overlaps.get(self._last.pop(job, ()))
             if book is not None:

@@ -128,6 +128,7 @@ class CpuDevice:
     name = "cpu"
     job_max_pct = 100.0
     measures_always = False
+    promised_mib = 0.0
 
     def __init__(self, *, clock: Clock, meter: Callable[[], Meter] = TensorMeter) -> None:
         self.parallel = usable_cores()

@@ -175,6 +175,7 @@ class _Gpu:
     job_max_pct = 100.0
     parallel = CLIENTS_MAX
     measures_always = True
+    promised_mib = 0.0
 
     def __init__(
         self,

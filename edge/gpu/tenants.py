@@ -192,6 +192,11 @@ class Tenants:
     def removed(self, job: str) -> JobError | None:
         return self._tenants[job].removed
 
+    @property
+    def promised_mib(self) -> float:
+        """To those who have a lane, together."""
+        return self.table.sums().total_mib
+
     def wants_measuring(self, job: str) -> bool:
         """Whether the iteration that has just begun should be measured."""
         tenant = self._tenants[job]

@@ -14,27 +14,28 @@ from scheduler.salus.types import MemoryNeed
 
 
 class Iterations:
-    """A job's iterations, one after the other, without a backend. pool: the lane's."""
+    """A job's iterations, one after the other, without a backend."""
 
     def __init__(self) -> None:
         self.cuda = FakeCudaDevice(FakeClock(), launch_s=0.0)
         self.meter = CudaMemoryMeter(self.cuda, FakeTensorMeter(self.cuda))
         self.stream = self.cuda.stream()
-        self.pool: FakePool | None = None
 
     def run(self, body: Callable[[], object]) -> MemoryNeed | None:
-        if self.meter.warming_up:
-            pool = None
-        elif self.meter.in_full or self.pool is None:
-            pool = self.pool = self.cuda.pool()
-        else:
-            pool = self.pool
+        pool = self.cuda.pool() if self.meter.in_full and not self.meter.warming_up else None
         with self.meter.measuring(pool), self.cuda.inside(self.stream, pool):
             body()
-        if self.meter.read(pool):
-            self.pool = None
+        self.meter.read(pool)
+        if pool is not None:
+            self.cuda.drop(pool)
         self.meter.counted()
         return self.meter.usage()
+
+    def settle(self) -> None:
+        """Through the first readings, and until the least that is held is known."""
+        for _ in range(FULL_READINGS):
+            self.run(lambda: self.take(100.0))
+        assert not self.meter.in_full
 
     def take(self, mib: float) -> None:
         self.cuda.allocate(mib).free()
@@ -72,13 +73,30 @@ def test_neighbours_are_not_counted(job: Iterations) -> None:
     assert job.run(body) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=30.0)
 
 
-def test_light_readings_follow_a_job_that_takes_more(job: Iterations) -> None:
-    for _ in range(FULL_READINGS + 1):
-        job.run(lambda: job.take(100.0))
+def test_a_job_that_takes_more_is_seen_by_a_light_reading_and_measured_by_the_next(job: Iterations) -> None:
+    job.settle()
+    job.run(lambda: job.take(100.0))  # from the driver into its lane: a pool had given back what the first ones took
+    job.run(lambda: job.take(100.0))
     assert not job.meter.in_full
-    assert job.run(lambda: job.take(100.0)) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=100.0)
-    usage = job.run(lambda: job.take(260.0))
-    assert usage == MemoryNeed(persistent_mib=0.0, ephemeral_mib=260.0)
+    before = job.run(lambda: job.take(260.0))
+    assert before == MemoryNeed(persistent_mib=0.0, ephemeral_mib=100.0)
+    assert job.meter.in_full
+    assert job.run(lambda: job.take(260.0)) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=260.0)
+
+
+def test_what_neighbours_hold_for_a_moment_is_no_reason_to_measure(job: Iterations) -> None:
+    job.settle()
+    job.run(lambda: job.take(100.0))
+    beside = FakePool(job.cuda._memory)
+    made: list[FakeTensor] = []
+    kinds = []
+    for n in range(3):
+        made += [FakeTensor(beside, 300.0, {})] if n % 2 else []
+        kinds.append(job.meter.in_full)
+        job.run(lambda: job.take(100.0))
+        for tensor in made:
+            tensor.free()
+    assert not any(kinds[1:])
 
 
 def test_full_readings_come_back_now_and_then(job: Iterations) -> None:
@@ -92,36 +110,65 @@ def test_full_readings_come_back_now_and_then(job: Iterations) -> None:
 
 def test_a_leak_makes_readings_full_until_it_stops(job: Iterations) -> None:
     kept: list[FakeTensor] = []
-    for _ in range(FULL_READINGS + 1):
-        job.run(lambda: job.take(10.0))
-    held = []
-    for _ in range(6):
-        usage = job.run(lambda: kept.append(job.cuda.allocate(5.0)))
-        assert usage is not None
-        held.append(usage.persistent_mib)
+    job.settle()
+
+    def leak() -> None:
+        kept.append(job.cuda.allocate(5.0))
+
+    held = [usage.persistent_mib for _ in range(40) if (usage := job.run(leak)) is not None]
     assert held == sorted(held)
-    assert held[-1] == pytest.approx(30.0)
+    assert held[-1] >= 150.0, "of 200 that it leaked"
     assert job.meter.in_full
-    job.run(lambda: job.take(10.0))
-    job.run(lambda: job.take(10.0))
-    assert not job.meter._suspect
+    kinds = []
+    for _ in range(12):
+        job.run(lambda: job.take(10.0))
+        kinds.append(job.meter._suspect)
+    assert not any(kinds[6:])
 
 
-def test_a_pool_in_which_something_lives_is_not_the_lanes_any_more(job: Iterations) -> None:
+def test_a_job_that_cannot_have_a_pool_is_measured_by_its_tensors_and_never_found_smaller(job: Iterations) -> None:
     job.run(lambda: None)
-    kept: list[FakeTensor] = []
-    job.run(lambda: kept.append(job.cuda.allocate(5.0)))
-    assert job.pool is None
+    assert job.run(lambda: job.take(200.0)) == MemoryNeed(persistent_mib=0.0, ephemeral_mib=200.0)
+    with job.meter.measuring(None), job.cuda.inside(job.stream, None):
+        job.take(150.0)
+    job.meter.read(None)
+    assert job.meter.usage() == MemoryNeed(persistent_mib=0.0, ephemeral_mib=200.0)
 
 
 def test_pools_give_back_what_they_had_when_they_are_dropped() -> None:
     cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
     stream = cuda.stream()
     for _ in range(5):
-        with cuda.inside(stream, cuda.pool()):
+        pool = cuda.pool()
+        with cuda.inside(stream, pool):
             cuda.allocate(80.0).free()
+        cuda.drop(pool)
     assert cuda.memory_mib() == (100.0, 100.0)
     assert cuda.most_mib == 80.0
+
+
+def test_nothing_is_given_back_while_somebody_allocates_in_a_pool() -> None:
+    """What ended the process on an H200."""
+    cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
+    other = cuda.pool()
+    with cuda.inside(cuda.stream(), cuda.pool()):
+        for give_back in (cuda.give_back_cached, partial(cuda.drop, other)):
+            with pytest.raises(AssertionError, match="end of a real process"):
+                give_back()
+    cuda.give_back_cached()
+    cuda.drop(other)
+
+
+def test_what_a_stream_has_cached_is_given_back_before_an_allocation_fails() -> None:
+    cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
+    with cuda.inside(cuda.stream(), None):
+        cuda.allocate(80.0).free()
+    assert cuda.memory_mib()[0] == pytest.approx(20.0)
+    with cuda.inside(cuda.stream(), cuda.pool()), pytest.raises(FakeOutOfMemory):
+        cuda.allocate(90.0)
+    with cuda.inside(cuda.stream(), None):
+        cuda.allocate(90.0).free()
+    assert cuda.memory_mib()[0] == pytest.approx(10.0)
 
 
 def test_a_full_device_refuses() -> None:
