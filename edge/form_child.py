@@ -131,8 +131,9 @@ def write_order(folder: Path, wanted: Wanted, model: ModelFile, *, device: str, 
     (folder / _ORDER).write_text(json.dumps(order), encoding="utf-8")
 
 
-def read_order(folder: Path) -> tuple[Wanted, Path]:
-    """(what is wanted, folder of kept forms). Raises WeightsError, and UsageError for a task that this process does not know."""
+def read_order(folder: Path) -> tuple[Wanted, Path, str]:
+    """(what is wanted, folder of kept forms, where the model is). Raises WeightsError, and UsageError for a task that this process does
+    not know."""
     from models.tasks.registry import task_of
 
     order: dict[str, Any] = json.loads((folder / _ORDER).read_text(encoding="utf-8"))
@@ -143,7 +144,7 @@ def read_order(folder: Path) -> tuple[Wanted, Path]:
         task=task_of(order["task"]) if order["task"] else None,
         shape_px=_shape(order["shape_px"]) if order["shape_px"] else None,
     )
-    return wanted, Path(order["kept"])
+    return wanted, Path(order["kept"]), order["device"]
 
 
 def _picture(folder: Path, n: int) -> Picture:
@@ -189,8 +190,8 @@ def main(folder: Path) -> int:
     from models.serving.registry import runtime_of
 
     try:
-        wanted, kept = read_order(folder)
-        write_answer(folder, make_form(wanted, runtime_of(wanted.runtime), cache=FormCache(kept)))
+        wanted, kept, device = read_order(folder)
+        write_answer(folder, make_form(wanted, runtime_of(wanted.runtime, device=device), cache=FormCache(kept)))
     except Exception as error:
         text = error.message if isinstance(error, DriftboxError) else f"{type(error).__name__}: {error}"
         (folder / _WHY).write_text(text[:500], encoding="utf-8")

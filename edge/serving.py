@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +102,11 @@ class Serving:
         build_s: float,
         device: str = "cpu",
         make: Maker | None = None,
-        runtimes: Callable[[str], Runtime] = runtime_of,
+        runtimes: Callable[[str], Runtime] | None = None,
         aside: Aside | None = None,
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
-        self._build_s, self._runtimes = build_s, runtimes
+        self._build_s, self._runtimes = build_s, runtimes or partial(runtime_of, device=device)
         self._child = ChildMaker(folder, build_s, device=device)
         self._make: Maker = make or self._child
         self._choices = Choices(folder)

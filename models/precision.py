@@ -92,8 +92,13 @@ def precision_of(device: torch.device | str, arch: str) -> Precision:
     """What to train a model of that architecture in on that device."""
     kind = torch.device(device).type
     if kind == "cuda":
-        return Precision(device="cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+        return Precision(device="cuda", dtype=torch.bfloat16 if _has_bfloat16() else torch.float16)
     return _on_cpu.get(arch, FLOAT32) if kind == "cpu" else FLOAT32
+
+
+def _has_bfloat16() -> bool:
+    """In its matrix units: torch also answers for GPUs that emulate it, which are slower for it than in float32."""
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def device_of(layers: Sequence[nn.Module]) -> torch.device:

@@ -26,7 +26,7 @@ from configs.errors import WeightsError
 from configs.units import CLASSES
 from models.detector import Detector, DetectorSpec, PruningParts, ServedBody, YieldPoint
 from models.pixels import FromPixels, Levels, normalised
-from models.torch_support import bernoulli_distance, check_images, check_teacher, resize_to
+from models.torch_support import bernoulli_distance, check_images, check_teacher, placed, resize_to
 from scheduler.types import Detections
 
 ASSETS = Path(__file__).parent / "assets"
@@ -180,9 +180,14 @@ def scaled(image: np.ndarray, input_px: int) -> np.ndarray:
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR if linear else cv2.INTER_AREA)
 
 
-def to_input(image: np.ndarray, input_px: int) -> torch.Tensor:
-    """uint8 (H, W, 3) -> float32 (3, h, w): scaled and normalised."""
-    return normalised(torch.from_numpy(scaled(image, input_px))[None], _LEVELS)[0]
+def to_input(image: np.ndarray, input_px: int, device: torch.device) -> torch.Tensor:
+    """uint8 (H, W, 3) -> float32 (3, h, w) on `device`: scaled, and normalised there, since pixels are a quarter of the bytes."""
+    return normalised(torch.from_numpy(scaled(image, input_px))[None].to(device), _LEVELS)[0]
+
+
+def _together(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Inputs of one shape as the batch that the net is given."""
+    return torch.stack(list(inputs)).contiguous(memory_format=torch.channels_last)
 
 
 @dataclass
@@ -195,6 +200,10 @@ class Targets:
     boxes: torch.Tensor
     weights: torch.Tensor
     count: int
+
+    def to(self, device: torch.device) -> Targets:
+        heat, cells, boxes, weights = (t.to(device) for t in (self.heat, self.cells, self.boxes, self.weights))
+        return Targets(heat=heat, cells=cells, boxes=boxes, weights=weights, count=self.count)
 
 
 def make_targets(labels: Detections, scale_x: float, scale_y: float, grid: tuple[int, int]) -> Targets:
@@ -344,14 +353,16 @@ def _suppress(boxes: np.ndarray, classes: np.ndarray) -> list[int]:
 
 
 class TinyDetector:
-    """Implements `models.detector.Detector` on the CPU."""
+    """Implements `models.detector.Detector`."""
 
-    def __init__(self, arch: str, *, seed: int = 0, pruned: dict[str, torch.Tensor] | None = None) -> None:
-        """Random weights drawn from `seed`. pruned: a pruned model's state, whose widths the net takes (load it afterwards).
+    def __init__(self, arch: str, *, seed: int = 0, pruned: dict[str, torch.Tensor] | None = None, device: str = "cpu") -> None:
+        """Random weights drawn from `seed`, the same for every device. pruned: a pruned model's state, whose widths the net takes (load
+        it afterwards).
         Raises ValueError for an unknown arch, WeightsError for a state that no pruned net of this arch can have."""
         if arch not in SIZES:
             raise ValueError(f"unknown tinydet {arch!r}; known: {', '.join(SIZES)}")
         self.spec = DetectorSpec(arch=arch, input_px=SIZES[arch].input_px)
+        self._device = torch.device(device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = TinyNet(SIZES[arch])
@@ -359,19 +370,18 @@ class TinyDetector:
         if pruned is not None:
             resize_to(self.net, pruned, subject=arch)
             self.spec = replace(self.spec, pruned=True)
-        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        placed(self.net, self._device)
         self.net.eval()
 
     def predict(
         self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
     ) -> list[Detections]:
         """See `Detector.predict`. Pictures of one padded size share a pass, at most four at a time."""
-        inputs = [to_input(image, self.spec.input_px) for image in images]
+        inputs = [to_input(image, self.spec.input_px, self._device) for image in images]
         results: list[Detections] = [Detections.empty()] * len(images)
         for chunk in _chunks([tuple(x.shape) for x in inputs]):
             with torch.inference_mode():
-                batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
-                heat, sides = self.net(batch, yield_point)
+                heat, sides = (answer.cpu() for answer in self.net(_together([inputs[i] for i in chunk]), yield_point))
                 for place, i in enumerate(chunk):
                     results[i] = self._detections(heat[place].numpy(), sides[place].numpy(), images[i].shape[:2], score_min)
         return results
@@ -400,19 +410,18 @@ class TinyDetector:
         return self._loss_of(pairs)
 
     def _loss_of(self, pairs: Sequence[tuple[torch.Tensor, Targets]]) -> torch.Tensor:
-        batch = torch.stack([x for x, _ in pairs]).contiguous(memory_format=torch.channels_last)
-        heat, sides = self.net(batch)
+        heat, sides = self.net(_together([x for x, _ in pairs]))
         return batch_loss(heat, sides, [target for _, target in pairs])
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """See `Detector.embed`: the features at stride 16, averaged over the padded picture. (N, widths[3]) unless pruned."""
-        inputs = [to_input(image, self.spec.input_px) for image in images]
+        inputs = [to_input(image, self.spec.input_px, self._device) for image in images]
         found: dict[int, np.ndarray] = {}
         self.net.eval()
         for chunk in _chunks([tuple(x.shape) for x in inputs]):
             with torch.inference_mode():
-                batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
-                found.update(zip(chunk, self.net.features(batch).mean(dim=(2, 3)).numpy(), strict=True))
+                features = self.net.features(_together([inputs[i] for i in chunk]))
+                found.update(zip(chunk, features.mean(dim=(2, 3)).cpu().numpy(), strict=True))
         return np.stack([found[i] for i in range(len(images))]) if found else np.zeros((0, 0), np.float32)
 
     def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
@@ -423,9 +432,9 @@ class TinyDetector:
         self.net.eval()  # batch-norm statistics stay as they are
         other.net.eval()
         losses: list[torch.Tensor] = []
-        inputs = [to_input(image, self.spec.input_px) for image in images]
+        inputs = [to_input(image, self.spec.input_px, self._device) for image in images]
         for chunk in _chunks([tuple(x.shape) for x in inputs]):
-            batch = torch.stack([inputs[i] for i in chunk]).contiguous(memory_format=torch.channels_last)
+            batch = _together([inputs[i] for i in chunk])
             with torch.no_grad():
                 wanted_heat, wanted_sides = other.net(batch)
             heat, sides = self.net(batch)
@@ -434,7 +443,7 @@ class TinyDetector:
 
     def body(self) -> ServedBody:
         """The whole net; peaks are found while decoding."""
-        network = copy.deepcopy(self.net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        network = copy.deepcopy(self.net).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         network.zero_grad(set_to_none=True)
         stays = copy.copy(self)  # `decode` needs sizes, not the weights of today
 
@@ -458,22 +467,22 @@ class TinyDetector:
         def changed() -> None:
             self.spec = replace(self.spec, pruned=True)
 
-        example = torch.zeros(1, 3, 64, 64)
+        example = torch.zeros(1, 3, 64, 64, device=self._device)
         return PruningParts(network=self.net, example=example, keep=(self.net.head.heat, self.net.head.sides), changed=changed)
 
     def encode(self, image: np.ndarray, labels: Detections) -> tuple[torch.Tensor, Targets]:
-        """The net's input and targets of one labelled picture."""
-        x = to_input(image, self.spec.input_px)
+        """The net's input and targets of one labelled picture, on its device."""
+        x = to_input(image, self.spec.input_px, self._device)
         height, width = _scaled_size(image.shape[0], image.shape[1], self.spec.input_px)
         grid = (x.shape[1] // _OUT_STRIDE, x.shape[2] // _OUT_STRIDE)
-        return x, make_targets(labels, width / image.shape[1], height / image.shape[0], grid)
+        return x, make_targets(labels, width / image.shape[1], height / image.shape[0], grid).to(self._device)
 
     def trainable_layers(self) -> list[nn.Module]:
         return self.net.layers()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Parameters and batch-norm statistics, float32, copies."""
-        return {name: tensor.detach().clone().contiguous() for name, tensor in self._tensors().items()}
+        """Parameters and batch-norm statistics, float32, copies on the CPU."""
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self._tensors().items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {name: t for name, t in self.net.state_dict().items() if not name.endswith("num_batches_tracked")}

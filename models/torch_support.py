@@ -160,13 +160,13 @@ def resize_to(module: nn.Module, state: dict[str, torch.Tensor], *, subject: str
 
 
 def _resize(layer: nn.Conv2d | nn.BatchNorm2d, weight: torch.Tensor) -> None:
-    n = len(weight)
-    layer.weight = nn.Parameter(torch.empty(weight.shape))
+    n, device = len(weight), layer.weight.device
+    layer.weight = nn.Parameter(torch.empty(weight.shape, device=device))
     if layer.bias is not None:
-        layer.bias = nn.Parameter(torch.empty(n))
+        layer.bias = nn.Parameter(torch.empty(n, device=device))
     if isinstance(layer, nn.BatchNorm2d):
         layer.num_features = n
-        layer.running_mean, layer.running_var = torch.zeros(n), torch.ones(n)
+        layer.running_mean, layer.running_var = torch.zeros(n, device=device), torch.ones(n, device=device)
         return
     depthwise = layer.groups > 1 and layer.groups == layer.in_channels
     layer.groups = n if depthwise else layer.groups

@@ -163,7 +163,8 @@ class UltralyticsDetector:
 
         head = self._model.model[-1]
         keep = tuple(branch[-1] for branch in (*head.cv2, *head.cv3)) + (head.dfl.conv,)
-        return PruningParts(network=_Undecoded(self._model), example=torch.zeros(1, 3, 64, 64), keep=keep, changed=changed)
+        example = torch.zeros(1, 3, 64, 64, device=self._device)
+        return PruningParts(network=_Undecoded(self._model), example=example, keep=keep, changed=changed)
 
     # --- inference ----------------------------------------------------------------------------------------------------
 

@@ -69,9 +69,7 @@ def _torchvision(spec: DetectorSpec, state: State | None, device: str, seed: int
 def _tinydet(spec: DetectorSpec, state: State | None, device: str, seed: int) -> Detector:
     from models.tinydet import TinyDetector
 
-    if torch.device(device).type != "cpu":
-        raise UsageError(f"{spec.arch} runs on the CPU only", subject=spec.arch, remedy="choose device cpu")
-    detector = TinyDetector(spec.arch, seed=seed, pruned=_pruned_state(spec, state))
+    detector = TinyDetector(spec.arch, seed=seed, pruned=_pruned_state(spec, state), device=device)
     if state is not None:
         detector.load_state(state)
     return detector

@@ -16,7 +16,7 @@ from edge.gpu.device_clock import DeviceClock
 from edge.profiler.live import Profiles
 from edge.resolution import at_own_size
 from edge.samples import FileSamples
-from edge.serving import Serving
+from edge.serving import AUTO, Serving
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from edge.wiring.settings import device_of_models, serving_form
@@ -54,8 +54,14 @@ def serving_of(
         with contextlib.suppress(StorageError):
             store.add_note(clock.utc_s(), "serving", text, stream=camera_id)
 
+    form = serving_form(config)
+    if form != config.models.serving and config.models.serving != AUTO:
+        text = f"models.serving: {config.models.serving} runs on a processor only; on the GPU models serve as trained"
+        log.warning("%s", text)
+        with contextlib.suppress(StorageError):
+            store.add_note(clock.utc_s(), "serving", text)
     return Serving(
-        serving_form(config), folder.root / "forms", newest=newest, task_of=task_of_camera, tell=tell,
+        form, folder.root / "forms", newest=newest, task_of=task_of_camera, tell=tell,
         build_s=config.models.serving_build_s, device=device_of_models(config),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from edge.jobs import Scoring
 from edge.shadow import ShadowRules
 from edge.shelf import Retention
 from models.golden import Labelling, class_table
+from models.serving.registry import ON_CORES
 from models.tasks.detection import DETECTION
 from scheduler.drift import DriftConfig
 from scheduler.engine import EngineConfig
@@ -101,9 +102,10 @@ def shadow_of(config: BoxConfig) -> ShadowRules:
 
 
 def serving_form(config: BoxConfig) -> str:
-    """`models.serving`; on a GPU `auto` is the trained model: forms are compared by the time of cores, and most of them run there."""
-    on_gpu = device_of_models(config) == "cuda"
-    return "trained" if on_gpu and config.models.serving == "auto" else config.models.serving
+    """`models.serving`; on a GPU `auto` is the trained model, since forms are compared by the time of cores, and so is a form that only
+    cores can run: shares are divided and measured on the GPU, and nobody would have promised it those."""
+    asked = config.models.serving
+    return "trained" if device_of_models(config) == "cuda" and asked in {"auto", *ON_CORES} else asked
 
 
 def reprofile_of(config: BoxConfig) -> ReprofileRules | None:

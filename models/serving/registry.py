@@ -22,9 +22,17 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "tensorrt-fp16": lambda: TensorRtRuntime(fp16=True),
 }
 
+#: Those that compute where the trained model is; the others have a device of their own.
+_WHERE_THE_MODEL_IS: dict[str, Callable[[str], Runtime]] = {
+    "torch": lambda device: TorchRuntime(device=device),
+    "torch-compiled": lambda device: CompiledRuntime(device=device),
+}
+#: Those that use a processor's cores on every machine.
+ON_CORES = frozenset({"onnxruntime-int8", "openvino", "openvino-int8"})
 
-def runtime_of(name: str) -> Runtime:
-    """Raises UsageError listing the known names."""
+
+def runtime_of(name: str, *, device: str = "cpu") -> Runtime:
+    """device: where the trained model is. Raises UsageError listing the known names."""
     if name not in RUNTIMES:
         raise UsageError(f"no runtime is called {name!r}", subject=name, remedy=f"known: {', '.join(RUNTIMES)}")
-    return RUNTIMES[name]()
+    return _WHERE_THE_MODEL_IS[name](device) if name in _WHERE_THE_MODEL_IS else RUNTIMES[name]()

@@ -52,7 +52,8 @@ def test_an_order_arrives_as_it_was_given(tmp_path: Path) -> None:
     given = Wanted(
         runtime="onnxruntime", detector=FakeDetector(skill=0.25), pictures=[moved, PICTURES[1]], task=CLASSIFICATION, shape_px=(96, 128)
     )  # fmt: skip
-    arrived, kept = read_order(ordered(tmp_path, given))
+    arrived, kept, device = read_order(ordered(tmp_path, given))
+    assert device == "cpu"
     assert (arrived.runtime, arrived.task, arrived.shape_px, kept) == (
         "onnxruntime",
         CLASSIFICATION,

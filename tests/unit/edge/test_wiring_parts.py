@@ -220,5 +220,6 @@ def test_the_goldens_go_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_gpu_the_trained_model_serves_unless_a_form_is_named() -> None:
     asked = ("{}", "{serving: openvino}")
     assert [serving_form(config_of(f"models: {models}")) for models in asked] == ["auto", "openvino"]
-    on_gpu = [serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {models}")) for models in ("{}", "{serving: tensorrt}")]
-    assert on_gpu == ["trained", "tensorrt"]
+    named = ("auto", "tensorrt", "torch-compiled", "onnxruntime", "openvino", "openvino-int8", "onnxruntime-int8", "trained")
+    on_gpu = [serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {{serving: {name}}}")) for name in named]
+    assert on_gpu == ["trained", "tensorrt", "torch-compiled", "onnxruntime", *["trained"] * 4]

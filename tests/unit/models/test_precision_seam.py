@@ -94,7 +94,7 @@ def test_a_training_computes_in_what_was_measured() -> None:
 
 @pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_what_a_gpu_trains_in(monkeypatch: pytest.MonkeyPatch, supported: bool, dtype: torch.dtype) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
     assert precision_of("cuda:1", "any") == Precision(device="cuda", dtype=dtype)
 
 
