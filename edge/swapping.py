@@ -6,7 +6,7 @@ model stays. What was replaced is kept warm (`edge.inference`), so going back to
 
 That thread has no lower priority than others. It was tried: on a busy machine a thread that the system has put aside still holds
 Python's lock, and frames then wait for it (longest gap 6 to 7 intervals instead of 3, `driftbox bench swap`). What helps is to ask for
-the lock more often, see `SWITCH_S`.
+the lock more often, see `edge.gpu.base.SWITCH_S`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from scheduler.commands import SwapModel
 
 log = logging.getLogger("driftbox")
 
-#: Longest that a thread which computes in Python keeps its lock from the others, for `sys.setswitchinterval`. A frame takes it dozens of
-#: times, once for each operation of the network; with Python's 5 ms a model that is being built delays a frame by several intervals.
-SWITCH_S = 0.0005
 #: Seconds for which a model that was replaced stays in memory.
 KEPT_WARM_S = 900.0
 #: Runs on the newest frames before a model meets a live one, and the longest that they may take.

@@ -2,8 +2,8 @@
 
 On CUDA, bfloat16 where the GPU has it (it keeps float32's range, so gradients need no scaling), else float16 with a gradient scaler that
 steps over updates whose scaled gradients overflow. On a CPU float32, unless a measurement of the very model when the box starts finds
-bfloat16 clearly faster (`measure_cpu`): CPUs with matrix units gain on wide convolutions, others emulate it and lose. What a GPU does
-with it is not verified: none was at hand.
+bfloat16 clearly faster (`measure_cpu`): CPUs with matrix units gain on wide convolutions, others emulate it and lose. On an H200
+models learn in it as in float32 (docs/gpu.md).
 
 `evaluate` and the tests do not measure, so they compute in float32 and give the same numbers on every day.
 """

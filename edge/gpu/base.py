@@ -3,7 +3,7 @@
 100 pct is one GPU; on the CPU backend 100 pct is one core. Implementations, all over one contract test
 (`tests/contract/test_compute_backend.py`):
 
-    lanes   one process, iteration by iteration (Salus): on a CPU by tokens (`edge/gpu/lanes.py`), on a GPU by streams and pools
+    lanes   one process, iteration by iteration (Salus): on a CPU by tokens (`edge/gpu/lanes.py`), on a GPU by streams
     mps     a process per job under NVIDIA MPS, which fixes a client's percentage when its context is made
     green   SM partitions inside one process (CUDA green contexts)
     mig     the outer split of a device that was partitioned by its operator
@@ -21,6 +21,10 @@ from scheduler.salus.types import MemoryNeed
 
 #: `infer`: a live camera's frames, which training may delay by one iteration at most; `learn`: everything else.
 Role = Literal["infer", "learn"]
+
+#: Longest that a thread which computes in Python keeps its lock from the others, for `sys.setswitchinterval`. A frame takes it dozens of
+#: times, once for each operation of the network; with Python's 5 ms a model that is being built delays a frame by several intervals.
+SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

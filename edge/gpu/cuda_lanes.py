@@ -5,6 +5,8 @@
   stays in its size follows from what its jobs were measured to take, and where it does not, what all lanes have cached goes back to the
   driver before an allocation fails. A lane that frames use is an urgent stream: its blocks are placed on the device before those of
   training.
+- **What stays is kept apart from what comes and goes**: a job's first iteration, in which most of what it holds is made, runs aside, and
+  what it left cached is given back. A weight that took the place of a freed activation would keep the whole piece from the driver.
 - **Memory is measured in a pool, one job at a time** (`_Scales`). A pool for each lane would be the textbook's way, and would end the
   process: see `edge.gpu.cuda`.
 - **An iteration ends when the device is done**, not when Python is: the job's thread waits for an event (others run meanwhile). Only
@@ -38,8 +40,10 @@ from scheduler.salus.types import MemoryNeed
 #: Most memory lanes on a GPU when the configuration does not say. Opening one for every job would take the memory that later jobs need
 #: for good: of 16 GiB, 13 lanes hold 43 small models, unlimited ones 25 (card, example T3). torch has 32 streams per priority.
 MAX_LANES = 12
-#: So long a newcomer waits for another job's measurement to end; then its tensors alone must do.
+#: So long a job that begins waits for another's measurement to end; then its tensors alone must do.
 SCALES_WAIT_S = 1.0
+#: What is kept free beside all that was promised while something is measured: for a newcomer, of whom nobody knows what it takes.
+NEWCOMER_FRAC = 0.25
 
 
 class _Scales:
@@ -59,7 +63,8 @@ class _Scales:
             yield None
             return
         try:
-            if self._cuda.memory_mib()[0] < promised_mib - self._cuda.live_mib():
+            free_mib, total_mib = self._cuda.memory_mib()
+            if free_mib < promised_mib - self._cuda.live_mib() + NEWCOMER_FRAC * total_mib:
                 self._cuda.give_back_cached()
             pool = self._cuda.pool()
             try:
@@ -73,9 +78,9 @@ class _Scales:
         finally:
             self._let_go()
 
-    def give_back_cached(self) -> None:
-        """No-op while somebody measures."""
-        if self._take(0.0):
+    def give_back_cached(self, wait_s: float = 0.0) -> None:
+        """No-op while somebody measures, after `wait_s`."""
+        if self._take(wait_s):
             try:
                 self._cuda.give_back_cached()
             finally:
@@ -107,18 +112,26 @@ class CudaSeat:
         self._meter = meter
         self._stream: Stream | None = None  # of the iteration in flight
         self._piece: tuple[Event, float] | None = None  # start of the piece in flight: its event, the host's time
+        self._spent: tuple[Event, Event] | tuple[None, None] = (
+            None,
+            None,
+        )  # start and end of the piece before, to be used again
+        self._waited_s = 0.0  # for the end of the piece before
 
     @contextmanager
     def iteration(self, lane: int | None, *, measure: bool) -> Iterator[None]:
         """See `edge.gpu.device.Seat`. JobError 'out_of_memory' or 'device', see the module's text."""
         self._device.require_sound(self.job)
+        warms_up = self._meter.warming_up
         try:
-            stream = self._device.stream_for(self, lane)
+            stream = self._device.stream_for(self, None if warms_up else lane)
             with ExitStack() as stack:
                 pool = stack.enter_context(self._measured(lane)) if measure else None
                 stack.enter_context(self._in_flight(stream))
                 stack.enter_context(self._device.cuda.inside(stream, pool))
                 yield
+            if warms_up:
+                self._device.scales.give_back_cached(0.0 if self.role == "infer" else SCALES_WAIT_S)
         except Exception as error:
             self._device.judge(error, self.job)
             raise
@@ -151,7 +164,7 @@ class CudaSeat:
         """The body goes on launching: a new piece begins."""
         assert self._stream is not None
         now_s = self._device.clock.monotonic_s()
-        self._piece = (self._device.cuda.mark(self._stream), now_s)
+        self._piece = (self._device.cuda.mark(self._stream, self._spent[0]), now_s)
         self._device.began(self.job, now_s)
 
     def settle(self) -> None:
@@ -159,11 +172,14 @@ class CudaSeat:
         if self._piece is None or self._stream is None:
             return
         (start, start_s), self._piece = self._piece, None
-        end_s = self._device.clock.monotonic_s()
+        now_s = end_s = self._device.clock.monotonic_s()
         try:
-            end = self._device.cuda.mark(self._stream)
-            self._device.cuda.wait(end)
+            end = self._device.cuda.mark(self._stream, self._spent[1])
+            self._spent = (None, None)  # until it is over
+            self._device.cuda.wait(end, expected_s=self._waited_s)
+            self._waited_s = self._device.clock.monotonic_s() - now_s
             end_s = start_s + self._device.cuda.seconds_between(start, end)
+            self._spent = (start, end)
         finally:
             self._device.ended(self.job, end_s)
 
@@ -236,7 +252,8 @@ class CudaLanes:
     # --- called by seats ----------------------------------------------------------------------------------------------
 
     def stream_for(self, seat: CudaSeat, lane: int | None) -> Stream:
-        """Where the job's next iteration runs: on its memory lane's own stream. None: aside, where newcomers are measured."""
+        """Where the job's next iteration runs: on its memory lane's own stream. None: aside, where jobs warm up and newcomers are
+        measured."""
         with self._lock:
             key = (lane, seat.role)
             if key not in self._streams:

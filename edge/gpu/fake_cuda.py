@@ -27,6 +27,8 @@ from edge.gpu.cuda import CudaProperties, ErrorKind, PoolState
 from scheduler.salus.types import MemoryNeed
 
 _EPSILON_S = 1e-12
+#: What is more than this of a free block is kept apart when the rest is taken.
+SPLIT_MIB = 1.0
 
 
 class FakeOutOfMemory(RuntimeError):
@@ -62,22 +64,53 @@ class FakeStream:
         return self.queue[0] if self.queue and isinstance(self.queue[0], _Kernel) else None
 
 
+@dataclass(kw_only=True, eq=False)
+class _Block:
+    """A piece of a segment, and its neighbours there."""
+
+    mib: float
+    free: bool = True
+    before: _Block | None = None
+    after: _Block | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """All of its segment."""
+        return self.before is None and self.after is None
+
+
 class _Book:
-    """What a pool holds. closed: its handle is gone, so nothing is cached any more."""
+    """What a stream or a pool has of the driver, as torch's allocator keeps it: the smallest free block that is large enough is taken,
+    and what remains of it stays in its segment; a segment of which anything is used stays. closed: it keeps nothing that is free."""
 
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
-        self.reserved_mib = self.live_mib = 0.0
+        self.live_mib = 0.0
         self.closed = False
+        self._blocks: list[_Block] = []
 
-    def take(self, mib: float) -> None:
-        grow_mib = max(0.0, self.live_mib + mib - self.reserved_mib)
-        self.memory.reserve(grow_mib)
-        self.reserved_mib += grow_mib
-        self._live(mib)
+    @property
+    def reserved_mib(self) -> float:
+        return sum(block.mib for block in self._blocks)
 
-    def free(self, mib: float) -> None:
-        self._live(-mib)
+    def take(self, mib: float) -> _Block:
+        block = self._fitting(mib)
+        if block is None:
+            self.memory.reserve(mib)
+            block = _Block(mib=mib)
+            self._blocks.append(block)
+        if block.mib - mib > SPLIT_MIB:
+            self._split(block, mib)
+        block.free = False
+        self._live(block.mib)
+        return block
+
+    def free(self, block: _Block) -> None:
+        block.free = True
+        self._live(-block.mib)
+        for left, right in ((block, block.after), (block.before, block)):
+            if left is not None and right is not None and left.free and right.free:
+                self._join(left, right)
         if self.closed:
             self.give_back()
 
@@ -86,8 +119,27 @@ class _Book:
         self.give_back()
 
     def give_back(self) -> None:
-        self.memory.reserved_mib -= self.reserved_mib - self.live_mib
-        self.reserved_mib = self.live_mib
+        self.memory.reserved_mib -= sum(block.mib for block in self._blocks if block.free and block.is_whole)
+        self._blocks = [block for block in self._blocks if not (block.free and block.is_whole)]
+
+    def _fitting(self, mib: float) -> _Block | None:
+        return min(
+            (block for block in self._blocks if block.free and block.mib >= mib - 1e-9), key=lambda b: b.mib, default=None
+        )
+
+    def _split(self, block: _Block, mib: float) -> None:
+        rest = _Block(mib=block.mib - mib, before=block, after=block.after)
+        if block.after is not None:
+            block.after.before = rest
+        block.after, block.mib = rest, mib
+        self._blocks.append(rest)
+
+    def _join(self, left: _Block, right: _Block) -> None:
+        """The left one stays, unless the one that was freed is the right one: then its place is the left one's all the same."""
+        left.mib, left.after = left.mib + right.mib, right.after
+        if right.after is not None:
+            right.after.before = left
+        self._blocks.remove(right)
 
     def _live(self, mib: float) -> None:
         self.live_mib = round(self.live_mib + mib, 9)
@@ -143,7 +195,7 @@ class FakeTensor:
         self.mib = mib
         self._book: _Book | None = pool.book
         self._made_by, self._thread = made_by, threading.get_ident()
-        pool.book.take(mib)
+        self._block = pool.book.take(mib)
         made_by[self._thread] = made_by.get(self._thread, (0.0, 0.0))
         self._count(mib)
 
@@ -153,7 +205,7 @@ class FakeTensor:
 
     def free(self) -> None:
         if self._book is not None:
-            self._book.free(self.mib)
+            self._book.free(self._block)
             self._book = None
             self._count(-self.mib)
 
@@ -225,9 +277,10 @@ class FakeCudaDevice:
             with self._changed:
                 self._memory.in_pools -= pool is not None
 
-    def mark(self, stream: FakeStream) -> FakeEvent:
+    def mark(self, stream: FakeStream, again: FakeEvent | None = None) -> FakeEvent:
         with self._changed:
-            event = FakeEvent()
+            event = again or FakeEvent()
+            event.at_s = None
             self._enqueue(stream, event)
             return event
 
@@ -236,7 +289,7 @@ class FakeCudaDevice:
             self._advance()
             return event.at_s is not None
 
-    def wait(self, event: FakeEvent) -> None:
+    def wait(self, event: FakeEvent, *, expected_s: float = 0.0) -> None:
         with self._changed:
             while True:
                 self._require_sound()

@@ -5,8 +5,8 @@ Every job, or all small ones together, runs on streams that can use a fixed set 
 and nobody is stopped: until then the old and the new sets may overlap, for one iteration. Inside its partition a job is paced like on
 `lanes` (same core, same accounts, same memory lanes): partitions are rounded up, and what is more than the share is not used.
 
-100 pct are the SMs that can be given to partitions: groups have a fixed size, so up to one group of a device is left over (4 of 132 on
-an H100 or H200), and what runs on no partition may use it.
+100 pct are the SMs that can be given to partitions: groups have a fixed size and the driver aligns them, so some of a device is left
+over (12 of 132 on an H200), and what runs on no partition may use it.
 
 **Why not `torch.cuda.green_contexts`.** `GreenContext.create(num_sms=...)` of torch 2.10 to 2.14 splits the *whole* device anew at
 every call, so two contexts of 66 SMs each get the same 66 (pytorch issue 195378; `SMPartition.split` of 2.15 is to end it). Partitions

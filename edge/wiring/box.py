@@ -18,7 +18,7 @@ from edge.cameras.secrets import SecretFiles
 from edge.cameras.times import local_now, watches_at
 from edge.clock import SystemClock
 from edge.garbage import kept_from_collections
-from edge.gpu.base import DeviceFacts
+from edge.gpu.base import SWITCH_S, DeviceFacts
 from edge.gpu.choose import clock_for
 from edge.jobs import here
 from edge.journal import Journal
@@ -32,7 +32,6 @@ from edge.shelf import Shelf
 from edge.store.cameras import CameraRows
 from edge.store.folder import DataFolder
 from edge.store.store import Store
-from edge.swapping import SWITCH_S
 from edge.wiring.cameras import CameraMaker, profiles_of, reprofile_camera
 from edge.wiring.compute import (
     backend_of,

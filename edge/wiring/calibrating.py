@@ -13,10 +13,10 @@ import torch
 from configs.schema import BoxConfig
 from edge import calibrate, calibrate_processes
 from edge.clock import SystemClock
+from edge.gpu.base import SWITCH_S
 from edge.gpu.choose import clock_for
 from edge.speed_file import SpeedFile, write_speed
 from edge.store.folder import DataFolder
-from edge.swapping import SWITCH_S
 from edge.wiring.compute import backend_of, processes_of
 from edge.wiring.models import plain_lesson, plain_picture
 from edge.wiring.settings import device_of_models, models_of

@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no section is called {', '.join(unknown)}; known: {', '.join(SECTIONS)}")
     if options.in_process:
-        # A section that hangs says where before it is stopped.
+        # A section that crashes or hangs says where.
+        faulthandler.enable()
         faulthandler.dump_traceback_later(SECTIONS[options.in_process][1] - 3, file=sys.stderr)
         run_section(options.in_process, rehearse=options.rehearse, path=options.rows)
         return 0

@@ -23,10 +23,9 @@ import torch
 from bench_shares import conv_stack, core_wait_s
 
 from configs.errors import JobCancelled
-from edge.gpu.base import Lane
+from edge.gpu.base import SWITCH_S, Lane
 from edge.gpu.lanes import LaneBackend, usable_cores
 from edge.jobs.base import run_in_lane
-from edge.swapping import SWITCH_S
 from models.labelled import LabelledImage
 from models.retrain import retrain
 from models.zoo import new_detector, spec_of

@@ -49,13 +49,13 @@ from configs.schema.queries import QueryEntry
 from edge.allocator import few_arenas
 from edge.clock import SystemClock
 from edge.garbage import kept_from_collections
+from edge.gpu.base import SWITCH_S
 from edge.gpu.lanes import MAX_LANES, LaneBackend, usable_cores
 from edge.inference import InferenceWorker, Shown
 from edge.queries.base import Tools
 from edge.queries.live import CameraQueries
 from edge.queries.registry import query_spec
 from edge.queries.runner import Outcome
-from edge.swapping import SWITCH_S
 from models.detector import Detector
 from models.serving.cache import FormCache
 from models.serving.registry import runtime_of

@@ -151,3 +151,13 @@ def test_partitions_do_not_share_sms() -> None:
         thread.join(timeout=10.0)
     backend.close()
     assert after >= 0.85 * before
+
+
+def test_asking_a_pool_what_it_holds_leaves_no_reference_short() -> None:
+    """More pools than Python has small numbers ended the process: `TorchCudaDevice.pool_state` says why."""
+    cuda = TorchCudaDevice(0)
+    for _ in range(300):
+        pool = cuda.pool()
+        for _ in range(3):
+            cuda.pool_state(pool)
+        cuda.drop(pool)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from edge.clock import FakeClock
 from edge.gpu.base import Lane
 from edge.gpu.cuda_lanes import CudaLanes, cuda_lanes
 from edge.gpu.executor import Executor
-from edge.gpu.fake_cuda import FakeCudaDevice, FakeTensorMeter
+from edge.gpu.fake_cuda import FakeCudaDevice, FakeTensor, FakeTensorMeter
 from scheduler.salus.types import MemoryNeed
 
 SMALL = MemoryNeed(persistent_mib=100.0, ephemeral_mib=200.0)
@@ -50,6 +51,16 @@ class World:
         self.run(5.0)
         self.clock.join()
         self.backend.check()
+
+
+@contextmanager
+def freed(tensors: list[FakeTensor]) -> Iterator[None]:
+    """Whatever happens, as tensors of torch are when nobody has them any more."""
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.free()
 
 
 def shares_of(world: World, span_s: float = 10.0) -> dict[str, float]:
@@ -318,6 +329,49 @@ def test_an_admitted_set_never_runs_out_of_memory(seed: int) -> None:
     assert errors == []
     assert world.backend.memory() == {}
     assert world.cuda.most_mib <= 1000.0
+    world.stop()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_declare_nothing_do_not_run_out_of_memory_by_fragments(seed: int) -> None:
+    """As the section `memory` of `bench gpu`: twelve at a time, each unknown at first; the device has a third more than may be promised,
+    for newcomers. Streams keep what was freed in them, and weights may take the place of activations."""
+    rng = random.Random(seed)
+    limit_mib = 6000.0
+    world = World(total_mib=limit_mib + 2000.0, memory_mib=limit_mib)
+    failed: list[str] = []
+    ended: list[str] = []
+
+    def live(job: str, persistent_mib: float, ephemeral_mib: float, iterations: int) -> None:
+        lane = world.backend.open_lane(job)
+        held: list[FakeTensor] = []
+        try:
+            for _ in range(iterations):
+                parts: list[FakeTensor] = []
+                with lane.iteration(), freed(parts):
+                    held += [] if held else [world.cuda.allocate(persistent_mib)]
+                    for _ in range(4):
+                        parts.append(world.cuda.allocate(ephemeral_mib / 4))
+                    world.clock.sleep(0.0005)
+                    world.cuda.compute(0.002)
+        except JobError as error:
+            failed.append(str(error))
+        for tensor in held:
+            tensor.free()
+        world.backend.close_lane(job)
+        ended.append(job)
+
+    for n in range(150):
+        while n - len(ended) >= 12:
+            world.run(0.02)
+        alive = {f"job{k}" for k in range(n + 1)} - set(ended)
+        world.backend.set_shares(dict.fromkeys(alive, 100.0 / 12))
+        size = rng.uniform(0.005, 0.05) * limit_mib, rng.uniform(0.01, 0.25) * limit_mib
+        world.clock.spawn(partial(live, f"job{n}", *size, rng.randint(3, 30)))
+        world.run(0.01)
+    world.run(60.0)
+    assert len(ended) == 150
+    assert failed == []
     world.stop()
 
 

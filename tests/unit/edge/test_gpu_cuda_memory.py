@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from edge.clock import FakeClock
-from edge.gpu.cuda_memory import FULL_PERIOD, FULL_READINGS, CudaMemoryMeter
+from edge.gpu.cuda_memory import FULL_AGAIN, FULL_READINGS, CudaMemoryMeter
 from edge.gpu.fake_cuda import FakeCudaDevice, FakeOutOfMemory, FakePool, FakeTensor, FakeTensorMeter
 from scheduler.salus.types import MemoryNeed
 
@@ -99,13 +99,13 @@ def test_what_neighbours_hold_for_a_moment_is_no_reason_to_measure(job: Iteratio
     assert not any(kinds[1:])
 
 
-def test_full_readings_come_back_now_and_then(job: Iterations) -> None:
+def test_full_readings_come_back_ever_more_seldom(job: Iterations) -> None:
     kinds = []
-    for _ in range(3 * FULL_PERIOD):
+    for _ in range(FULL_AGAIN**3):
         kinds.append(job.meter.in_full)
         job.run(lambda: job.take(1.0))
     assert kinds[:FULL_READINGS] == [True] * FULL_READINGS
-    assert [n for n, full in enumerate(kinds) if full and n >= FULL_READINGS] == [FULL_PERIOD, 2 * FULL_PERIOD]
+    assert [n for n, full in enumerate(kinds) if full and n >= FULL_READINGS] == [FULL_AGAIN, FULL_AGAIN**2]
 
 
 def test_a_leak_makes_readings_full_until_it_stops(job: Iterations) -> None:
@@ -181,7 +181,20 @@ def test_a_full_device_refuses() -> None:
         kept.free()
         cuda.allocate(20.0)
     cuda.give_back_cached()
-    assert cuda.memory_mib()[0] == pytest.approx(80.0)
+    assert cuda.memory_mib()[0] == pytest.approx(10.0), "what remains of the piece from the driver stays with the part in use"
+
+
+def test_a_block_that_is_freed_grows_together_with_free_neighbours() -> None:
+    cuda = FakeCudaDevice(FakeClock(), total_mib=100.0)
+    with cuda.inside(cuda.stream(), None):
+        cuda.allocate(90.0).free()
+        parts = [cuda.allocate(30.0) for _ in range(3)]
+        assert cuda.memory_mib()[0] == pytest.approx(10.0)
+        for part in (parts[0], parts[2], parts[1]):
+            part.free()
+        cuda.allocate(89.5).free()
+        cuda.give_back_cached()
+        assert cuda.memory_mib()[0] == pytest.approx(100.0)
 
 
 def test_urgent_kernels_go_first_and_partitions_hold() -> None:
