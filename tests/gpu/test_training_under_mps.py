@@ -39,7 +39,8 @@ from models.retrain import retrain, student
 from models.zoo import load_detector, new_detector
 from scheduler.types import RetrainConfig
 near = load_detector("tinydet-edge")
-model = student(new_detector(near.spec, state=near.state(), device="cuda"), config := RetrainConfig(name="c", epochs=6, batch=4, lr=0.003))
+config = RetrainConfig(name="c", epochs=6, batch=4, lr=0.003)
+model = student(new_detector(near.spec, state=near.state(), device="cuda"), config)
 samples = [LabelledImage(image=image, labels=labels) for image, labels in (scripted_image(seed, n_objects=4) for seed in range(10))]
 precision = Precision(device="cuda", dtype=getattr(torch, sys.argv[1]))
 try:
