@@ -135,7 +135,7 @@ class _Book:
         self._blocks.append(rest)
 
     def _join(self, left: _Block, right: _Block) -> None:
-        """The left one stays, unless the one that was freed is the right one: then its place is the left one's all the same."""
+        """The left one grows by the right one, which is no more."""
         left.mib, left.after = left.mib + right.mib, right.after
         if right.after is not None:
             right.after.before = left
