@@ -41,8 +41,8 @@ from models.torch_support import (
     placed,
     to_tensor,
     train_with_frozen_batch_norm,
-    yielding_between_layers,
 )
+from models.yielding import yielding_between_layers
 from scheduler.types import Detections, RetrainConfig
 
 #: Crops that go through the network together.

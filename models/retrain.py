@@ -37,7 +37,7 @@ from models.labelled import LabelledImage, presence_of
 from models.precision import Precision, Updates, device_of, is_measured, measure_cpu, precision_of
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
-from models.torch_support import yielding_in_training
+from models.yielding import yielding_in_training
 from scheduler.types import RetrainConfig
 
 __all__ = [
@@ -181,7 +181,7 @@ def retrain(
     micro_batch: images per iteration; memory and the length of one iteration grow with it, the result does not change.
     teacher: whose answers config.distill keeps, not changed (default: a copy of `detector` as it is at the first `next`).
     precision: what to compute in (default: what pays on the detector's device).
-    yield_point: called between layers, forward and backward (`models.torch_support.yielding_in_training`), so that a frame need not wait
+    yield_point: called between layers, forward and backward (`models.yielding.yielding_in_training`), so that a frame need not wait
     for a whole micro-batch; the result does not change. What it raises ends the training.
     team: this process does every size-th micro-batch of each batch; gradients are added up before each update, so that every member gets
     the weights that one process alone would get, but for rounding. An iteration is then one micro-batch of each member, `Step.loss` that

@@ -1,8 +1,8 @@
-"""What the torch detectors share: letterboxing, checked states, frozen batch-norm, yield points between layers, threads."""
+"""What the torch detectors share: letterboxing, checked states, frozen batch-norm, threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -222,53 +222,3 @@ def bernoulli_distance(logits: torch.Tensor, wanted_logits: torch.Tensor) -> tor
     own_yes, own_no = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
     yes, no = nn.functional.logsigmoid(wanted_logits), nn.functional.logsigmoid(-wanted_logits)
     return wanted * (yes - own_yes) + (1 - wanted) * (no - own_no)
-
-
-# --- yield points -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def yielding_between_layers(module: nn.Module, yield_point: Callable[[], None] | None) -> Iterator[None]:
-    """Calls `yield_point` after every convolution and linear layer run in the body. What it raises ends the forward pass and
-    passes through; the hooks are gone afterwards in any case."""
-    if yield_point is None:
-        yield
-        return
-    call = yield_point
-
-    def hook(layer: nn.Module, inputs: object, output: object) -> None:
-        call()
-
-    handles = [m.register_forward_hook(hook) for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def yielding_in_training(modules: Sequence[nn.Module], yield_point: Callable[[], None] | None) -> Iterator[None]:
-    """Calls `yield_point` after every convolution and linear layer on the way forward, and again when the gradient of its output has
-    come back to it. Nothing of what is computed changes, not in one bit. What the yield point raises ends the pass and passes through.
-    The way back runs in the thread that calls `backward`, as it does for tensors of a CPU."""
-    if yield_point is None:
-        yield
-        return
-    call = yield_point
-
-    def on_gradient(gradient: torch.Tensor) -> None:
-        call()
-
-    def hook(layer: nn.Module, inputs: object, output: object) -> None:
-        call()
-        if isinstance(output, torch.Tensor) and output.requires_grad:
-            output.register_hook(on_gradient)
-
-    layers = {m: None for module in modules for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
-    handles = [layer.register_forward_hook(hook) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -32,8 +32,8 @@ from models.torch_support import (
     suppressed_per_class,
     to_tensor,
     train_with_frozen_batch_norm,
-    yielding_between_layers,
 )
+from models.yielding import yielding_between_layers
 from scheduler.types import Detections
 
 torch_compat.ensure_torchvision()

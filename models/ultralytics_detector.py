@@ -49,9 +49,9 @@ from models.torch_support import (
     suppressed_per_class,
     to_tensor,
     train_with_frozen_batch_norm,
-    yielding_between_layers,
 )
 from models.weights import cache_dir
+from models.yielding import yielding_between_layers
 from scheduler.types import Detections
 
 #: Library's default for its predictor, applied per class of ours.

@@ -29,7 +29,7 @@ import models.torch_compat  # noqa: F401  (before torchvision, for the rehearsal
 from configs.errors import DriftboxError, JobCancelled, JobError
 from edge.gpu.base import SWITCH_S, ComputeBackend, Lane, Role
 from edge.gpu.nvml import DeviceReader, Survey
-from models.torch_support import yielding_in_training
+from models.yielding import yielding_in_training
 from scheduler.salus.types import MemoryNeed
 from tests.benchmarks.gpu_static_partitions import measure as measure_partitions
 

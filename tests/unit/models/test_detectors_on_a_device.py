@@ -43,6 +43,8 @@ SPECS = {
         ("mobilenetv2-0.25", 32), ("resnet18", 32),
     )
 }  # fmt: skip
+#: One of each kind: each takes half a minute of two cores.
+KINDS = ("tinydet-edge", "ssdlite320", "yolo26n", "mobilenetv2-0.25")
 CONFIG = RetrainConfig(name="c", epochs=1, batch=2, lr=1e-4, distill=0.5)
 TWICE = replace(CONFIG, epochs=2)
 
@@ -55,7 +57,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=SPECS)
+@pytest.fixture(scope="module", params=KINDS)
 def near(request: pytest.FixtureRequest) -> Detector:
     """On the processor; no test changes it."""
     return settled(new_detector(SPECS[request.param], seed=3))

@@ -53,7 +53,8 @@ def test_a_body_sees_what_training_sees() -> None:
     assert array.dtype == np.uint8
     network = detector.body().network
     assert isinstance(network, FromPixels)
-    assert torch.equal(normalised(torch.from_numpy(array), network.levels)[0], to_input(image, detector.spec.input_px))
+    trained_on = to_input(image, detector.spec.input_px, torch.device("cpu"))
+    assert torch.equal(normalised(torch.from_numpy(array), network.levels)[0], trained_on)
 
 
 # --- scaling ----------------------------------------------------------------------------------------------------------

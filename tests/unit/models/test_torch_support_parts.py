@@ -23,8 +23,8 @@ from models.torch_support import (
     to_tensor,
     torch_threads,
     train_with_frozen_batch_norm,
-    yielding_between_layers,
 )
+from models.yielding import yielding_between_layers
 
 
 @given(st.integers(1, 900), st.integers(1, 900), st.sampled_from([64, 320, 640]))

@@ -11,7 +11,7 @@ from configs.errors import JobCancelled
 from models.labelled import LabelledImage
 from models.microprofile_run import microprofile
 from models.retrain import retrain
-from models.torch_support import yielding_in_training
+from models.yielding import yielding_in_training
 from models.zoo import new_detector, spec_of
 from scheduler.types import Detections, RetrainConfig
 
