@@ -1,4 +1,4 @@
-"""The GPU under the scheduling core of `lanes` (`edge.gpu.executor`): streams, private pools, and time by events (card, section 10).
+"""The GPU under the scheduling core of `lanes` (`edge.gpu.executor`): streams, and time by events (card, section 10).
 
 - **A memory lane is a stream.** Lanes run at the same time, iterations of one lane never (the core sees to it). torch's allocator keeps
   what was freed for the stream that used it, so a lane's bytes serve its own jobs, one after the other. It has no limit; that a lane
