@@ -10,6 +10,7 @@ from configs.errors import UsageError
 from edge.profiler.chain import TRAINED
 from edge.resolution import at_own_size, reduced
 from models.detector import Detector
+from models.precision import device_of
 from models.serving.cache import FormCache
 from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
@@ -52,10 +53,10 @@ class ReadyModels:
 
     def _form(self, model: str, form: str) -> Detector:
         if (model, form) not in self._forms:
-            runtime = runtime_of(form)
+            trained = self.trained(model)
+            runtime = runtime_of(form, device=device_of(trained.trainable_layers()).type)
             if problem := runtime.missing():
                 raise UsageError(problem, subject=form, remedy="leave this form out of --forms")
-            trained = self.trained(model)
             images = [reduced(p, 0).image for p in self._pictures]
             self._forms[model, form] = ServedDetector(
                 trained, runtime, lambda body, shape: open_form(runtime, body, shape, images, cache=self._cache), max_forms=8

@@ -32,7 +32,7 @@ from edge.shelf import Shelf
 from edge.store.cameras import CameraRows
 from edge.store.folder import DataFolder
 from edge.store.store import Store
-from edge.wiring.cameras import CameraMaker, profiles_of, reprofile_camera
+from edge.wiring.cameras import CameraMaker, profiles_of, reprofiling_of
 from edge.wiring.compute import (
     backend_of,
     hand_over,
@@ -169,7 +169,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 profiles=profiles,
                 reprofile=reprofile_of(config),
                 on_cpu=config.gpus.device == "cpu",
-                reprofiling=partial(reprofile_camera, config) if config.scheduler.reprofile == "auto" else None,
+                reprofiling=reprofiling_of(config),
                 serve=serve,
                 serve_later=serve_later,
                 steps=steps,

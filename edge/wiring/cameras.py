@@ -13,6 +13,7 @@ from configs.tasks import CLASSIFICATION
 from edge.cameras.times import learns_at, local_now
 from edge.clock import Clock
 from edge.inference import InferenceWorker
+from edge.live_jobs import Reprofile
 from edge.media.parts import Media
 from edge.media.recorder import ClipRules
 from edge.objects.book import ObjectBook
@@ -217,7 +218,15 @@ def profiles_of(watching: Mapping[str, Watching], store: Store, clock: Clock) ->
     return Profiles(store, watching.__getitem__, tell)
 
 
-def reprofile_camera(config: BoxConfig, camera: str, budget_s: float, checkpoint: Callable[[], None]) -> None:
+def reprofiling_of(config: BoxConfig) -> Reprofile | None:
+    """None: an operator is told to do it. Under `mps` this process does not compute on the GPU, and what it measured on its cores would
+    not be a profile of this box."""
+    if config.scheduler.reprofile != "auto" or config.gpus.backend == "mps":
+        return None
+    return partial(_reprofile_camera, config)
+
+
+def _reprofile_camera(config: BoxConfig, camera: str, budget_s: float, checkpoint: Callable[[], None]) -> None:
     """Profiles a camera as `driftbox profile` does, on its newest samples or its recording, and keeps it: who follows the database takes
     it up. checkpoint: called between frames and settings. Raises what `profile_command` raises."""
     from edge.profiler.command import ProfileOptions, profile_command

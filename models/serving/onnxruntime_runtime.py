@@ -53,16 +53,18 @@ class OnnxForm:
 
 
 class OnnxRuntime:
-    """threads: of one `run`; a job of the box has a core, so one by default."""
+    """device: where the trained model is; a box that keeps off the GPU keeps its forms off it, too. threads: of one `run`; a job of the
+    box has a core, so one by default."""
 
     portable = True
 
-    def __init__(self, *, int8: bool = False, threads: int = 1) -> None:
+    def __init__(self, *, int8: bool = False, threads: int = 1, device: str = "cpu") -> None:
         self.name = "onnxruntime-int8" if int8 else "onnxruntime"
         self.precision = "int8" if int8 else "fp32"
         self.calibrated = int8
         self.libraries: tuple[str, ...] = ("onnxruntime", "onnx")
         self._threads = threads
+        self._on_gpu = device != "cpu" and not int8  # int8 of this kind (QDQ) is made for CPUs
 
     def missing(self) -> str:
         return "" if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
@@ -78,7 +80,8 @@ class OnnxRuntime:
         return OnnxForm(files[MODEL], self.providers(), self._threads)
 
     def providers(self) -> list[str]:
-        """CUDA first where it is there; int8 of this kind (QDQ) is made for CPUs."""
-        known = library().get_available_providers()
-        cuda = ["CUDAExecutionProvider"] if "CUDAExecutionProvider" in known and self.precision == "fp32" else []
+        """In the order in which they are tried."""
+        cuda = (
+            ["CUDAExecutionProvider"] if self._on_gpu and "CUDAExecutionProvider" in library().get_available_providers() else []
+        )
         return [*cuda, "CPUExecutionProvider"]

@@ -26,6 +26,7 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
 _WHERE_THE_MODEL_IS: dict[str, Callable[[str], Runtime]] = {
     "torch": lambda device: TorchRuntime(device=device),
     "torch-compiled": lambda device: CompiledRuntime(device=device),
+    "onnxruntime": lambda device: OnnxRuntime(device=device),
 }
 #: Those that use a processor's cores on every machine.
 ON_CORES = frozenset({"onnxruntime-int8", "openvino", "openvino-int8"})

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -474,3 +475,17 @@ def test_the_real_compiler_compiles(detector: Detector) -> None:
     array = np.random.default_rng(0).random((1, 3, 32, 32), np.float32)
     with torch.inference_mode():
         assert np.allclose(form.run(array)[0], network(torch.from_numpy(array)).numpy(), atol=1e-4)
+
+
+def test_onnxruntime_keeps_off_the_gpu_of_a_box_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr("models.serving.onnxruntime_runtime.library", lambda: both)
+
+    def providers(name: str, device: str) -> list[str]:
+        made = runtime_of(name, device=device)
+        assert isinstance(made, OnnxRuntime)
+        return made.providers()
+
+    assert providers("onnxruntime", "cpu") == ["CPUExecutionProvider"]
+    assert providers("onnxruntime", "cuda") == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert providers("onnxruntime-int8", "cuda") == ["CPUExecutionProvider"]

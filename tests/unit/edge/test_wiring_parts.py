@@ -16,6 +16,7 @@ from edge.gpu.fake_nvml import FakeGpu, FakeNvml
 from edge.store.store import Store
 from edge.wiring import compute, models
 from edge.wiring.box import next_window
+from edge.wiring.cameras import reprofiling_of
 from edge.wiring.compute import watched_devices
 from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited
 from edge.wiring.rendered import rendered_server
@@ -223,3 +224,19 @@ def test_on_a_gpu_the_trained_model_serves_unless_a_form_is_named() -> None:
     named = ("auto", "tensorrt", "torch-compiled", "onnxruntime", "openvino", "openvino-int8", "onnxruntime-int8", "trained")
     on_gpu = [serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {{serving: {name}}}")) for name in named]
     assert on_gpu == ["trained", "tensorrt", "torch-compiled", "onnxruntime", *["trained"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("how", "device", "backend", "by_itself"),
+    [
+        ("auto", "cpu", "lanes", True),
+        ("auto", "cuda", "green", True),
+        ("auto", "cuda", "mps", False),
+        ("note", "cpu", "lanes", False),
+    ],
+)
+def test_a_box_profiles_a_camera_anew_only_where_it_measures_on_the_device_of_its_models(
+    how: str, device: str, backend: str, by_itself: bool
+) -> None:
+    config = BoxConfig.model_validate({"scheduler": {"reprofile": how}, "gpus": {"device": device, "backend": backend}})
+    assert (reprofiling_of(config) is not None) == by_itself
