@@ -17,16 +17,8 @@ def yielding_between_layers(module: nn.Module, yield_point: Callable[[], None] |
         yield
         return
     call = yield_point
-
-    def hook(layer: nn.Module, inputs: object, output: object) -> None:
-        call()
-
-    handles = [m.register_forward_hook(hook) for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    try:
+    with _after_layers([module], lambda output: call()):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -42,10 +34,21 @@ def yielding_in_training(modules: Sequence[nn.Module], yield_point: Callable[[],
     def on_gradient(gradient: torch.Tensor) -> None:
         call()
 
-    def hook(layer: nn.Module, inputs: object, output: object) -> None:
+    def on_output(output: object) -> None:
         call()
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(on_gradient)
+
+    with _after_layers(modules, on_output):
+        yield
+
+
+@contextmanager
+def _after_layers(modules: Sequence[nn.Module], hear: Callable[[object], None]) -> Iterator[None]:
+    """`hear` is told the output of every convolution and linear layer in `modules`, once where two of them share one."""
+
+    def hook(layer: nn.Module, inputs: object, output: object) -> None:
+        hear(output)
 
     layers = {m: None for module in modules for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
     handles = [layer.register_forward_hook(hook) for layer in layers]

@@ -112,10 +112,8 @@ class CudaSeat:
         self._meter = meter
         self._stream: Stream | None = None  # of the iteration in flight
         self._piece: tuple[Event, float] | None = None  # start of the piece in flight: its event, the host's time
-        self._spent: tuple[Event, Event] | tuple[None, None] = (
-            None,
-            None,
-        )  # start and end of the piece before, to be used again
+        # Start and end of the piece before, to be used again.
+        self._spent: tuple[Event | None, Event | None] = (None, None)
         self._waited_s = 0.0  # for the end of the piece before
 
     @contextmanager

@@ -56,8 +56,8 @@ class CudaMemoryMeter:
         self._suspect = False  # it may take or hold more than it did
         self._light = False  # the iteration in flight is read lightly
         self._reserved_mib = 0.0  # by the process, when the iteration began
-        self._floor_mib = math.inf  # least that the process held at the last FLOOR_READINGS light readings before these:
-        self._held_mib: list[float] = []
+        self._held_mib: list[float] = []  # by the process, at up to FLOOR_READINGS light readings
+        self._floor_mib = math.inf  # the least of as many before those
         self._usage: MemoryNeed | None = None
 
     @property

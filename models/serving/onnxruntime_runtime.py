@@ -81,7 +81,6 @@ class OnnxRuntime:
 
     def providers(self) -> list[str]:
         """In the order in which they are tried."""
-        cuda = (
-            ["CUDAExecutionProvider"] if self._on_gpu and "CUDAExecutionProvider" in library().get_available_providers() else []
-        )
-        return [*cuda, "CPUExecutionProvider"]
+        wanted = ["CUDAExecutionProvider"] if self._on_gpu else []
+        known = library().get_available_providers()
+        return [*(provider for provider in wanted if provider in known), "CPUExecutionProvider"]

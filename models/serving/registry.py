@@ -11,22 +11,16 @@ from models.serving.openvino_runtime import OpenVinoRuntime
 from models.serving.tensorrt_runtime import TensorRtRuntime
 from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
 
-RUNTIMES: dict[str, Callable[[], Runtime]] = {
-    "torch": TorchRuntime,
-    "torch-compiled": CompiledRuntime,
-    "onnxruntime": OnnxRuntime,
-    "onnxruntime-int8": lambda: OnnxRuntime(int8=True),
-    "openvino": OpenVinoRuntime,
-    "openvino-int8": lambda: OpenVinoRuntime(int8=True),
-    "tensorrt": TensorRtRuntime,
-    "tensorrt-fp16": lambda: TensorRtRuntime(fp16=True),
-}
-
-#: Those that compute where the trained model is; the others have a device of their own.
-_WHERE_THE_MODEL_IS: dict[str, Callable[[str], Runtime]] = {
+#: name -> made for models on a device ('cpu', 'cuda'). Only the first three compute where the model is; the others have one device.
+RUNTIMES: dict[str, Callable[[str], Runtime]] = {
     "torch": lambda device: TorchRuntime(device=device),
     "torch-compiled": lambda device: CompiledRuntime(device=device),
     "onnxruntime": lambda device: OnnxRuntime(device=device),
+    "onnxruntime-int8": lambda _: OnnxRuntime(int8=True),
+    "openvino": lambda _: OpenVinoRuntime(),
+    "openvino-int8": lambda _: OpenVinoRuntime(int8=True),
+    "tensorrt": lambda _: TensorRtRuntime(),
+    "tensorrt-fp16": lambda _: TensorRtRuntime(fp16=True),
 }
 #: Those that use a processor's cores on every machine.
 ON_CORES = frozenset({"onnxruntime-int8", "openvino", "openvino-int8"})
@@ -36,4 +30,4 @@ def runtime_of(name: str, *, device: str = "cpu") -> Runtime:
     """device: where the trained model is. Raises UsageError listing the known names."""
     if name not in RUNTIMES:
         raise UsageError(f"no runtime is called {name!r}", subject=name, remedy=f"known: {', '.join(RUNTIMES)}")
-    return _WHERE_THE_MODEL_IS[name](device) if name in _WHERE_THE_MODEL_IS else RUNTIMES[name]()
+    return RUNTIMES[name](device)

@@ -15,6 +15,7 @@ from configs.errors import WeightsError
 from configs.units import CLASSES
 from models.detector import Detector, DetectorSpec, encoded_px
 from models.fake import FakeDetector, scripted_image
+from models.torch_support import torch_threads
 from models.zoo import is_classifier, new_detector
 from scheduler.types import Detections
 from tests.support.networks import settled
@@ -53,10 +54,8 @@ def detector(fresh: Detector) -> Detector:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 def some_images() -> tuple[list[np.ndarray], list[Detections]]:

@@ -25,6 +25,7 @@ from models.serving.registry import RUNTIMES, runtime_of
 from models.serving.served import ServedDetector, open_form
 from models.serving.tensorrt_runtime import TensorRtRuntime
 from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
+from models.torch_support import torch_threads
 from models.zoo import load_detector
 from streams.rendered import RenderedScene, Schedule
 from tests.support.fake_tensorrt import FakeTensorRt
@@ -61,10 +62,8 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> FormCache:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 @pytest.fixture(params=[pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MAKERS])

@@ -16,6 +16,7 @@ from models.tasks.base import Picture, Scoring, Task
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
 from models.tasks.registry import problems_of, task_of
+from models.torch_support import torch_threads
 from models.zoo import new_detector
 from scheduler.types import Detections
 from tests.support.networks import settled
@@ -82,10 +83,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 def test_it_has_every_method(case: Case) -> None:

@@ -19,7 +19,7 @@ from edge.replay import replay
 from edge.store.store import Store
 from scheduler import events as ev
 from scheduler.codec import decode
-from tests.support.running_box import RunningBox, eventually
+from tests.support.running_box import RunningBox, eventually, none_left_behind
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,12 +47,9 @@ cameras:
 
 @pytest.fixture
 def boxes() -> Iterator[list[RunningBox]]:
-    started: list[RunningBox] = []
-    yield started
+    with none_left_behind() as started:
+        yield started
     for box in started:
-        if box.process.poll() is None:
-            box.process.kill()
-            box.process.wait()
         print(box.output.read_text()[-6000:])
 
 

@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.running_box import RunningBox
+from tests.support.running_box import RunningBox, none_left_behind
 from tests.support.visits import launched_browser
 
 
 @pytest.fixture
 def boxes() -> Iterator[list[RunningBox]]:
-    running: list[RunningBox] = []
-    yield running
-    for box in running:
-        if box.process.poll() is None:
-            box.process.kill()
-            box.process.wait()
+    with none_left_behind() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

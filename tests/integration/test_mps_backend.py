@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from configs.errors import JobError
 from edge import calibrate
@@ -33,6 +32,7 @@ from models.golden import Labelling
 from models.labelled import LabelledImage
 from models.tasks.base import Picture
 from models.tasks.detection import DETECTION
+from models.torch_support import torch_threads
 from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
 from scheduler.types import EpochReport, Frame, RetrainConfig
@@ -238,10 +238,8 @@ def test_a_model_change_goes_through_the_usual_swap(bench: Bench) -> None:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """As the processes have it: sums come out the same."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,19 @@ class RunningBox:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=WITHIN_S)
+
+
+@contextmanager
+def none_left_behind() -> Iterator[list[RunningBox]]:
+    """Whatever a test does, those that it puts into the list have ended afterwards."""
+    running: list[RunningBox] = []
+    try:
+        yield running
+    finally:
+        for box in running:
+            if box.process.poll() is None:
+                box.process.kill()
+                box.process.wait()
 
 
 def write_classifier(path: Path) -> Path:

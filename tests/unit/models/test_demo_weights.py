@@ -11,20 +11,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from safetensors import safe_open
 
 from models.tinydet import SIZES, TinyDetector, bundled_weights, load_bundled
+from models.torch_support import torch_threads
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from models.tasks.base import Picture, Task
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
 from models.tinydet import TinyDetector
-from models.torch_support import placed
+from models.torch_support import placed, torch_threads
 from models.zoo import is_classifier, new_detector
 from scheduler.types import Detections, RetrainConfig
 from tests.support.far_device import FAR, DeviceMixed, Far, far_device
@@ -51,10 +51,8 @@ TWICE = replace(CONFIG, epochs=2)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)

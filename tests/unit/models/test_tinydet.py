@@ -16,6 +16,7 @@ from configs.units import CLASSES
 from models import tinydet
 from models.evaluate import f1
 from models.tinydet import SIZES, TinyDetector, make_targets
+from models.torch_support import torch_threads
 from scheduler.types import Detections
 
 CLASS_ID = st.integers(0, len(CLASSES) - 1)
@@ -23,10 +24,8 @@ CLASS_ID = st.integers(0, len(CLASSES) - 1)
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads():
+        yield
 
 
 def labels(*boxes: tuple[float, float, float, float, int]) -> Detections:
