@@ -6,8 +6,9 @@ Every implementation maps its own classes to `configs.units.CLASSES` and boxes t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -68,6 +69,15 @@ class PruningParts:
     example: torch.Tensor
     keep: tuple[torch.nn.Module, ...]
     changed: Callable[[], None]
+
+
+@runtime_checkable
+class KeepsFeatures(Protocol):
+    """A detector whose `predict` computes what `embed` says on its way."""
+
+    def keeping_features(self) -> AbstractContextManager[list[np.ndarray]]:
+        """While the body runs, what it says of each picture that `predict` sees: float32 (D,), as `embed` does. So one pass is enough
+        where both are wanted."""
 
 
 class Detector(Protocol):

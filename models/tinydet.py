@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from configs.units import CLASSES
 from models.detector import Detector, DetectorSpec, PruningParts, ServedBody, YieldPoint
 from models.pixels import FromPixels, Levels, normalised
 from models.torch_support import bernoulli_distance, check_images, check_teacher, placed, resize_to
+from models.yielding import keeping_means
 from scheduler.types import Detections
 
 ASSETS = Path(__file__).parent / "assets"
@@ -423,6 +425,10 @@ class TinyDetector:
                 features = self.net.features(_together([inputs[i] for i in chunk]))
                 found.update(zip(chunk, features.mean(dim=(2, 3)).cpu().numpy(), strict=True))
         return np.stack([found[i] for i in range(len(images))]) if found else np.zeros((0, 0), np.float32)
+
+    def keeping_features(self) -> AbstractContextManager[list[np.ndarray]]:
+        """See `models.detector.KeepsFeatures`."""
+        return keeping_means(self.net.stage16)
 
     def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
         """See `Detector.distill_loss` and `picture_distance`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,7 +34,7 @@ from models.torch_support import (
     to_tensor,
     train_with_frozen_batch_norm,
 )
-from models.yielding import yielding_between_layers
+from models.yielding import keeping_means, yielding_between_layers
 from scheduler.types import Detections
 
 torch_compat.ensure_torchvision()
@@ -137,6 +138,11 @@ class TorchvisionDetector:
                 inputs, _ = self._model.transform([to_tensor([image], self._device)[0]])
                 rows.append(_deepest(self._model.backbone, inputs.tensors).mean(dim=(2, 3))[0].float().cpu().numpy())
         return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+    def keeping_features(self) -> AbstractContextManager[list[np.ndarray]]:
+        """See `models.detector.KeepsFeatures`."""
+        body = getattr(self._model.backbone, "body", None)
+        return keeping_means(self._model.backbone.features[-1] if body is None else body)
 
     def distill_loss(self, images: Sequence[np.ndarray], teacher: Detector) -> torch.Tensor:
         """Class part: Kullback-Leibler distance of every anchor's classes from the teacher's (over all categories for SSD, category by

@@ -20,6 +20,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -51,7 +52,7 @@ from models.torch_support import (
     train_with_frozen_batch_norm,
 )
 from models.weights import cache_dir
-from models.yielding import yielding_between_layers
+from models.yielding import keeping_means, yielding_between_layers
 from scheduler.types import Detections
 
 #: Library's default for its predictor, applied per class of ours.
@@ -225,6 +226,10 @@ class UltralyticsDetector:
                 features = network.features(to_tensor([boxed[i] for i in group], self._device))
                 found.update(zip(group, features.mean(dim=(2, 3)).float().cpu().numpy(), strict=True))
         return np.stack([found[i] for i in range(len(images))]) if found else np.zeros((0, 0), np.float32)
+
+    def keeping_features(self) -> AbstractContextManager[list[np.ndarray]]:
+        """See `models.detector.KeepsFeatures`."""
+        return keeping_means(self._serving_network().deepest())
 
     def body(self) -> ServedBody:
         """The folded network with raw head outputs: boxes (B, 4 * bins, A) and class logits (B, 80, A)."""
@@ -456,6 +461,11 @@ class _RawNetwork(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.model(x)
+
+    def deepest(self) -> nn.Module:
+        """The backbone's last layer."""
+        last: nn.Module = self.model.model[self._last_of_backbone]
+        return last
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the backbone (B, D, H/32, W/32)."""

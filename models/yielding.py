@@ -1,10 +1,12 @@
-"""Yield points between a network's layers, so that a frame need not wait for a whole pass. Needs torch and nothing else."""
+"""Listening between a network's layers: yield points, so that a frame need not wait for a whole pass; features that a pass computes
+anyhow. Needs torch, numpy and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -41,6 +43,23 @@ def yielding_in_training(modules: Sequence[nn.Module], yield_point: Callable[[],
 
     with _after_layers(modules, on_output):
         yield
+
+
+@contextmanager
+def keeping_means(layer: nn.Module) -> Iterator[list[np.ndarray]]:
+    """What `layer` says while the body runs, averaged over the picture: float32 (D,) for each picture that passes it. A layer that says
+    several maps by name counts with the last one."""
+    kept: list[np.ndarray] = []
+
+    def hook(layer: nn.Module, inputs: object, output: torch.Tensor | dict[str, torch.Tensor]) -> None:
+        deepest = list(output.values())[-1] if isinstance(output, dict) else output
+        kept.extend(deepest.mean(dim=(2, 3)).float().cpu().numpy())
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 @contextmanager

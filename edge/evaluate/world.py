@@ -195,10 +195,10 @@ class EvaluateWorld:
     # --- jobs: cost now, work when virtual time has come --------------------------------------------------------------
 
     def _look(self, command: StartLook, begun_s: float) -> Work:
-        """An inference and an embedding of each frame that was captured when it began; the backbone is most of both."""
+        """So many passes of each frame that was captured when it began."""
         self.samples.now_s = begun_s
         frames = min(command.frames, len(self.samples.sampled(command.stream, command.window)))
-        cost = 2 * frames * self._studio.costs.infer_gpu_s
+        cost = jobs.passes_of(self._studio.task) * frames * self._studio.costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
             self.samples.now_s = begun_s

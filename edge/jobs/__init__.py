@@ -15,7 +15,7 @@ from edge.jobs.base import (
 )
 from edge.jobs.gate import GateResult, gate_refs, gate_steps, older_refs
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
-from edge.jobs.look import look_steps
+from edge.jobs.look import look_steps, passes_of
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
 from edge.jobs.profile import ProfiledAtOnce, profile_at_once, profile_steps
 from edge.jobs.steps import HERE, JobSteps, here
@@ -44,6 +44,7 @@ __all__ = [
     "label_steps",
     "look_steps",
     "no_yield",
+    "passes_of",
     "older_refs",
     "pools",
     "probe_refs",

@@ -13,7 +13,7 @@ from torch import nn
 
 from configs.errors import WeightsError
 from configs.units import CLASSES
-from models.detector import Detector, DetectorSpec, encoded_px
+from models.detector import Detector, DetectorSpec, KeepsFeatures, encoded_px
 from models.fake import FakeDetector, scripted_image
 from models.torch_support import torch_threads
 from models.zoo import is_classifier, new_detector
@@ -318,6 +318,21 @@ def test_embeddings_are_finite_repeatable_and_tell_pictures_apart(detector: Dete
     assert np.allclose(found[1], detector.embed([images[1]])[0], rtol=1e-3, atol=1e-4), "alone as in a batch"
     assert not np.allclose(found[0], found[1], atol=1e-4)
     assert len(detector.embed([])) == 0
+
+
+def test_features_of_a_prediction_are_the_embedding(detector: Detector) -> None:
+    if not isinstance(detector, KeepsFeatures):
+        assert is_classifier(detector.spec.arch) or isinstance(detector, FakeDetector), "detectors say both in one pass"
+        return
+    images, _ = some_images()
+    low = lowest_score(detector)
+    with detector.keeping_features() as kept:
+        found = [detector.predict([image], score_min=low)[0] for image in images]
+    assert len(kept) == len(images)
+    assert np.allclose(np.stack(kept), np.concatenate([detector.embed([image]) for image in images]), rtol=1e-3, atol=1e-5)
+    assert all(same(a, b) for a, b in zip(found, detector.predict(images, score_min=low), strict=True))
+    detector.predict(images, score_min=low)
+    assert len(kept) == len(images), "nobody listens any more"
 
 
 def test_embedding_leaves_model_and_predictions_alone(detector: Detector) -> None:

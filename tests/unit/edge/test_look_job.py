@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,48 @@ def test_a_classifying_camera_is_looked_at_by_its_regions() -> None:
     assert [f.objects for f in seen.frames] == [0, 2, 2, 2], "regions without an object are not shown"
     assert seen.frames[1].class_frac[2] == 1.0
     assert all(len(f.embedding) == 16 for f in seen.frames), "also where nothing moved"
+
+
+class Keeping(FakeDetector):
+    """A detector that says its features on the way of a prediction."""
+
+    def __init__(self, *, per_picture: int = 1) -> None:
+        super().__init__(skill=0.9)
+        self._per_picture, self.embedded, self._kept = per_picture, 0, list[np.ndarray]()
+
+    def predict(self, images: Any, **more: Any) -> list[Detections]:
+        self._kept += [row for row in super().embed(images) for _ in range(self._per_picture)]
+        return super().predict(images, **more)
+
+    def embed(self, images: Any) -> np.ndarray:
+        self.embedded += 1
+        return super().embed(images)
+
+    @contextmanager
+    def keeping_features(self) -> Iterator[list[np.ndarray]]:
+        self._kept = []
+        yield self._kept
+
+
+def test_one_pass_says_objects_and_features() -> None:
+    samples, keeping = MemorySamples({("a", 0): 12}), Keeping()
+    assert jobs.passes_of(DETECTION) == 1
+    assert look(samples, keeping) == look(samples, FakeDetector(skill=0.9))
+    assert keeping.embedded == 0
+
+
+def test_features_of_anything_but_the_one_picture_are_not_taken_for_its_own() -> None:
+    """Somebody else asks the same model meanwhile, or its answers are of parts of the picture."""
+    samples, twice = MemorySamples({("a", 0): 12}), Keeping(per_picture=2)
+    assert look(samples, twice) == look(samples, FakeDetector(skill=0.9))
+    assert twice.embedded == 12
+
+
+def test_a_camera_that_is_asked_about_regions_takes_two_passes() -> None:
+    keeping, task = Keeping(), Regions()
+    task.wants_regions = True
+    assert jobs.passes_of(task) == 2
+    jobs.run_at_once(
+        jobs.look_steps(MemorySamples({("a", 0): 12}), task, keeping, stream="a", window=0, frames=3, version="v1")
+    )
+    assert keeping.embedded == 3
