@@ -1,5 +1,7 @@
 """What slower frame rates would leave of a camera's quality, seen on its live frames: for a camera without a stored profile.
 
+It is known for each scene of the camera by itself (`scheduler.scenes`), so it is there at once when a scene comes back.
+
 Each answer of its model is held against the newest one after it has grown old (`scheduler.ekya.staleness`): nothing is computed for that
 but overlaps of boxes, and nothing is labelled.
 """
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from edge.inference import Shown
 from models.evaluate import match_counts
 from scheduler.ekya.staleness import Agreement, Fading, fading
+from scheduler.scenes import MOST
 from scheduler.types import Detections
 
 #: Ages at which answers are compared: what a rate of one in two, three, ... frames shows, for 12 frames a second as for one.
@@ -54,6 +57,10 @@ class _Total:
         self.tp, self.fp, self.fn = self.tp * part, self.fp * part, self.fn * part
 
 
+def _nothing_seen() -> dict[float, _Total]:
+    return {age_s: _Total() for age_s in AGES_S}
+
+
 class RateMeter:
     """Of one camera that detects. Told of each analysed frame in the worker's thread, asked in another. score_min: of boxes that
     count."""
@@ -62,7 +69,8 @@ class RateMeter:
         self._score_min = score_min
         self._lock = threading.Lock()
         self._answers: deque[_Answer] = deque(maxlen=KEPT_MAX)
-        self._totals = {age_s: _Total() for age_s in AGES_S}
+        self._scenes: dict[int, dict[float, _Total]] = {}  # the present one last
+        self._totals = self._scenes[0] = _nothing_seen()
         self._looked_s = float("-inf")
 
     def on_shown(self, shown: Shown) -> None:
@@ -85,6 +93,16 @@ class RateMeter:
         if not answers:
             return None
         self._compare(answers)
+        return fading(self._agreements())
+
+    def turn_to(self, scene: int) -> Fading | None:
+        """The camera sees that scene now (0: the first one). What was seen in it before; None: nothing that says anything."""
+        with self._lock:
+            self._answers.clear()
+        known = self._scenes.pop(scene) if scene in self._scenes else _nothing_seen()
+        self._totals = self._scenes[scene] = known
+        while len(self._scenes) > MOST:
+            del self._scenes[next(iter(self._scenes))]
         return fading(self._agreements())
 
     def _compare(self, answers: list[_Answer]) -> None:

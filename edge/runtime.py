@@ -59,6 +59,7 @@ from scheduler.commands import (
     SetTimer,
     StartRetraining,
     SwapModel,
+    TurnToScene,
 )
 from scheduler.ekya.staleness import Fading, followed
 from scheduler.ekya.usual_knobs import STRIDES
@@ -184,6 +185,14 @@ class Watched:
         off = max(abs(new.quality_frac - old.quality_frac) for new, old in zip(knobs, self.knobs, strict=True))
         return knobs if off > RATE_TOLERANCE else None
 
+    def turned(self, scene: int) -> tuple[KnobProfile, ...] | None:
+        """It sees another scene: the knobs as they are to be planned with from now on; None: as before."""
+        found = self.rates.turn_to(scene) if self.rates is not None else None
+        if self.rates is None or self.menu is not None:
+            return None
+        self.fading = found
+        return self._usual()
+
     def _usual(self) -> tuple[KnobProfile, ...]:
         return followed(knob_profiles(self.fps, self.profiled_cost_s), self.fading)
 
@@ -284,6 +293,7 @@ class BoxRuntime:
             SetTimer: self._set_timer,
             SetShares: self._set_shares,
             SetKnobs: self._set_knobs,
+            TurnToScene: self._turn_to_scene,
             **dict.fromkeys(KINDS, self._start_job),
             CancelJob: self._cancel_job,
             SwapModel: self._swap_model,
@@ -385,6 +395,7 @@ class BoxRuntime:
                 observations=self._observations().get(camera_id, ()),
                 cached=self.parts.shelf.cached(camera_id),
                 replaced=self.parts.shelf.replaced(camera_id),
+                delivered=self.parts.shelf.delivered(camera_id),
                 offered=self.parts.shelf.offered(camera_id),
                 retrain=entry.retrain,
                 arch=f"{entry.task.name}/{entry.arch}",
@@ -825,6 +836,13 @@ class BoxRuntime:
         for stream in self.parts.engine.state.ordered():
             if stream.running is not None:
                 self.parts.backend.expect(stream.running.job, stream.running.length_gpu_s())
+
+    def _turn_to_scene(self, command: TurnToScene) -> None:
+        entry = self.watched.get(command.stream)
+        knobs = entry.turned(command.scene) if entry is not None else None
+        if entry is not None and knobs is not None:
+            entry.knobs, offered = knobs, entry.offered()
+            self.post(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=command.stream, knobs=offered))
 
     def _set_knobs(self, command: SetKnobs) -> None:
         entry = self.watched.get(command.stream)

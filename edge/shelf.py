@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -115,6 +115,14 @@ class Shelf:
         ]
         return tuple(_cached(m) for m in reversed(kept))
 
+    def delivered(self, camera: str) -> str:
+        """The version that the serving one goes back to: what the camera came with; '' where its row is gone."""
+        known = {m.version.id: m.version for m in self._store.models(camera)}
+        found = self._store.serving(camera).get(camera)
+        while found is not None and found.parent is not None:
+            found = known.get(found.parent)
+        return found.id if found is not None else ""
+
     def offered(self, camera: str) -> tuple[str, ...]:
         """Versions from outside that wait for the camera's gate, newest first."""
         return tuple(m.version.id for m in reversed(self._store.models(camera)) if m.offered)
@@ -188,8 +196,9 @@ class Shelf:
         gone = []
         with self._lock, self._folder.files_lock(wait_s=0.0):
             for model in outlived(
-                self._store.models(stream), self._retention, now_utc=self._clock.utc_s(), replaced=self._store.replaced(stream)
-            ):
+                self._store.models(stream), self._retention, now_utc=self._clock.utc_s(),
+                spared={self._store.replaced(stream), self.delivered(stream)},
+            ):  # fmt: skip
                 version = model.version.id
                 if self._store.reject_unless_used(version, reason="old: files removed"):
                     self._folder.remove_version(stream, version)
@@ -227,11 +236,13 @@ def serving_detector(data_dir: Path, camera: str, *, device: str = "cpu") -> Det
     return new_detector(loaded.manifest.spec, state=loaded.state, device=device)
 
 
-def outlived(models: Sequence[StoredModel], retention: Retention, *, now_utc: float, replaced: str | None) -> list[StoredModel]:
+def outlived(
+    models: Sequence[StoredModel], retention: Retention, *, now_utc: float, spared: Collection[str | None] = ()
+) -> list[StoredModel]:
     """Which of a camera's models (oldest first) have files that may go, oldest first. The order in which they were made counts; the
-    wall clock only for the age."""
+    wall clock only for the age. spared: versions that stay, beside the serving one's parent."""
     serving = next((m.version for m in models if m.state is ModelState.SERVING), None)
-    spared = {replaced, serving.parent if serving else None}
+    spared = {*spared, serving.parent if serving else None}
     states = (ModelState.RETIRED, ModelState.ADMITTED)
     old = [m for m in models if (m.state in states or m.offered) and not m.pinned and m.version.id not in spared]
     oldest_utc = now_utc - retention.keep_days * DAY_S

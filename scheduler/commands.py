@@ -42,6 +42,15 @@ class SetKnobs(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TurnToScene(Command):
+    """The camera sees another scene since the window opened. scene: a number of its own (`scheduler.scenes`). What its frames say of
+    slower rates is known for each scene by itself; answer with KnobsMeasured where that makes a difference."""
+
+    stream: str
+    scene: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartLabelling(Command):
     """Label up to `frames` sampled frames of window `window`, `holdout_frac` of them held out. Answer: LabelDone or JobFailed.
     remote: it happens in a cloud and costs the box nothing (also in the next three)."""
@@ -189,6 +198,7 @@ COMMANDS: tuple[type[Command], ...] = (
     SetTimer,
     SetShares,
     SetKnobs,
+    TurnToScene,
     StartLabelling,
     StartLook,
     StartProbe,

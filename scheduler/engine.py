@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse, turns
+from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse, scenes, turns
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -41,6 +41,7 @@ from scheduler.commands import (
     StartRetraining,
     SwapKind,
     SwapModel,
+    TurnToScene,
 )
 from scheduler.ekya import microprofile
 from scheduler.ekya.cloud import snapshot_arrival_s
@@ -183,7 +184,7 @@ class BoxEngine:
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
             observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED], offered=event.offered,
             retrain=event.retrain, replaced=event.replaced, arch=event.arch, utility=event.utility, learns=event.learns,
-            customer=event.customer,
+            customer=event.customer, delivered=event.delivered,
         )  # fmt: skip
         self._reshare(event.at_s)
 
@@ -503,10 +504,19 @@ class BoxEngine:
         self._next_prep(event.at_s)
 
     def _glanced(self, stream: StreamState, now: Signature) -> None:
-        """Labels of the window in progress for a camera whose scene an earlier model seems to know."""
-        known = glance.candidates(stream, now, self.config, self.state.window)
-        stream.scene = now
-        if known and not stream.candidate:
+        """What is known of its scene, if that is another one than before; labels of the window in progress where another model seems to
+        know it better."""
+        before = stream.scenes.present
+        near = glance.candidates(stream, now, self.config, self.state.window)
+        stream.scenes, back = scenes.seen(stream.scenes, now, version=stream.version, gains=stream.gains)
+        stream.scene, here = now, stream.scenes.present
+        if before is not None and here is not None and here.number != before.number:
+            stream.turned, stream.gains = True, list(back.gains) if back is not None else []
+            stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
+            self._out.append(TurnToScene(stream=stream.id, scene=here.number))
+        known = glance.worth_asking(stream, near, back) if stream.turned else near
+        has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
+        if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
 
     def _drift_of(self, stream: StreamState, look: Look) -> Drift | None:
@@ -614,7 +624,7 @@ class BoxEngine:
         now = task.kind == "choose"
         chosen = reuse.choose(
             event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=None if now else stream.replaced,
-            margin=self.config.gate_margin, risk=self.config.gate_risk,
+            margin=self.config.gate_margin, risk=self.config.gate_risk, belief=reuse.TURNED if now else admission.REUSED,
         )  # fmt: skip
         if now:
             self._chosen_now(stream, chosen, event)
@@ -873,7 +883,9 @@ class BoxEngine:
         where reuse, not rollback, took its place (then it is the next one to be asked whether that was right)."""
         stream.left = reuse.leave(stream.left, old, self.state.window)
         stream.replaced = old if stream.swapping == "reuse" else None
-        stream.measured, stream.reused, stream.gains = stream.probed, stream.version, []
+        stream.measured, stream.reused = stream.probed, stream.version
+        if not stream.turned:  # else what there is to win follows from the scene, not from the model
+            stream.gains = []
 
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
@@ -1212,7 +1224,7 @@ def _settle(stream: StreamState, window: int) -> None:
     whose retraining did not end, or had to wait for others, says nothing."""
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
-    if not stream.refused:
+    if not stream.refused and not stream.turned:  # else it was examined for another scene
         stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
     seen = stream.look is not None and stream.look.version == stream.version
     stream.learned, stream.reference = window - 1, stream.look if seen else None

@@ -11,6 +11,7 @@ from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
 from scheduler.pricing import ChangePrice
 from scheduler.reuse import Left
+from scheduler.scenes import Scenes
 from scheduler.types import (
     CachedModel,
     Drift,
@@ -158,6 +159,11 @@ class EngineConfig:
     knob_utility: Utility = Utility()
 
     @property
+    def glances(self) -> bool:
+        """`glance`, where it can be: who learns with whom is decided by the last window."""
+        return self.glance and self.reuse and not self.group
+
+    @property
     def overlaps(self) -> bool:
         """`overlap`, where it can be: who shares a retraining is known only when all are labelled, and which device has room only when
         nothing else is about to take it."""
@@ -273,7 +279,10 @@ class StreamState:
     look: Look | None = None
     signature: Signature | None = None
     scene: Signature | None = None  # of the newest window that was glanced at
+    scenes: Scenes = Scenes()
+    delivered: str = ""  # the version that it came with
     drift: Drift | None = None
+    turned: bool = False  # to another scene, in this window
     full: bool = True  # this window is examined in full
     examined: bool = False  # ... and was
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
@@ -334,7 +343,7 @@ class StreamState:
         self.train_pct, self.gpu_pct = 0.0, ()
         self.raw, self.expected, self.judged, self.observed = (), {}, None, None
         self.traits, self.leaving, self.measured = None, None, None
-        self.look, self.signature, self.drift = None, None, None
+        self.look, self.signature, self.drift, self.turned = None, None, None, False
         self.full, self.examined, self.swapping, self.probed = True, False, "retrained", None
         self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
 

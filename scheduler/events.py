@@ -40,6 +40,7 @@ class CameraAdded(Event):
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
     retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
     '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`);
+    delivered: the version that it came with, if it is still there, '' unknown;
     utility: what quality and lag are worth to those who ask it something, None: as to everybody; learns: as in `LearningSwitched`;
     customer: whose it is (`SharesOrdered`)."""
 
@@ -56,6 +57,7 @@ class CameraAdded(Event):
     utility: Utility | None = None
     learns: bool = True
     customer: str = ""
+    delivered: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

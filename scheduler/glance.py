@@ -1,12 +1,16 @@
-"""A glance at the window in progress: has the scene gone back to one that an earlier model knows?
+"""A glance at the window in progress: has the scene gone back to one that the camera knows, or to one that it never saw?
 
 Everything else that is learned in a window is learned from the one before it, so a scene that comes back has the wrong model for a
 whole window, and the right one when it may be over. A glance is the look of `scheduler.drift`, taken when a part of the window has
-passed, of each camera that has a model for another scene. It costs an inference for each of a few frames and no label. Where the
-window looks clearly more like that of a kept model than like the window before and the serving model's own, some frames of it are
-labelled and the kept models probed on them (`scheduler.reuse`): the gate's rule decides, as everywhere. What the last window taught is
-of another scene then, so the camera's turn is given up: nothing is trained that the gate would have to refuse. Pure. Ours; RECL (NSDI
-2023) picks the expert of a window by its newest frames too.
+passed, of each camera that learns. It costs a pass of a few frames and no label.
+- Which scene it is follows from its signature (`scheduler.scenes`). Of each scene it is remembered what slower rates leave of the
+  quality and what retrainings have won, and both hold again at once.
+- Where another scene is seen, or the window looks clearly more like that of a kept model than like the window before and the
+  serving model's own, some frames of it are labelled and the models that may fit are probed on them (`scheduler.reuse`): the scene's
+  own, the nearest ones, in a new scene the one that the camera came with. The gate's rule decides, as everywhere. What the last
+  window taught is of another scene then, so the turn of a camera that takes a model up is given up: nothing is trained that the gate
+  would have to refuse.
+Pure. Ours; RECL (NSDI 2023) picks the expert of a window by its newest frames too.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import math
 
 from scheduler import reuse
 from scheduler.engine_state import BoxState, EngineConfig, Prep, StreamState
+from scheduler.scenes import Scene
 from scheduler.types import CachedModel, Signature
 
 #: Part of the window that has passed by then.
@@ -28,13 +33,13 @@ def at_s(opened_s: float, seconds: float) -> float:
 
 
 def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:
-    """A look at the window in progress for each camera that has a model which could serve instead."""
-    if not config.reuse or config.group:
+    """A look at the window in progress for each camera that learns."""
+    if not config.glances:
         return []
     return [
         Prep(job=state.job(s.id, "glance"), stream=s.id, kind="glance", window=state.window, frames=config.look_frames)
         for s in state.ordered()
-        if s.live and s.learns and not s.admitted and s.reused is None and any(m.name != s.version for m in s.cached)
+        if s.live and s.learns
     ]
 
 
@@ -48,6 +53,13 @@ def candidates(stream: StreamState, now: Signature, config: EngineConfig, window
         serving=stream.version, replaced=None, kept=near, signature=now, drifted=True, nearest=config.reuse_nearest,
         window=window, left={},
     )  # fmt: skip
+
+
+def worth_asking(stream: StreamState, near: tuple[str, ...], back: Scene | None) -> tuple[str, ...]:
+    """Versions to measure when the camera has turned to another scene. back: the scene as it was remembered, None: it is new. A scene
+    that is back had a model; for a new one what was trained on the last scene may be worse than what the camera came with."""
+    first = back.version if back is not None else stream.delivered
+    return tuple(v for v in dict.fromkeys((first, *near)) if v and v != stream.version)
 
 
 def _is_near(model: CachedModel, now: Signature, most: float) -> bool:

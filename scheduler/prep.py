@@ -206,8 +206,9 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
 
 def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) -> float:
     """What a retraining should bring a camera that is examined in full, by what its own and the box's others have won."""
-    frac = turns.first_frac(_first_wins(state))
-    drifted = stream.drift is not None and stream.drift.drifted
+    frac, here = turns.first_frac(_first_wins(state)), stream.scenes.present
+    back = here is not None and here.visits > 1  # what there is to win is known: the drift is that of a scene that comes back
+    drifted = stream.drift is not None and stream.drift.drifted and not back
     return turns.expected_gain(_own_gains(stream), _quality(stream, config), frac, drifted=drifted)
 
 

@@ -243,7 +243,7 @@ class StorageSection(Section):
         unit="versions",
         ge=1,
         le=10_000,
-        text="Earlier models of a camera that are kept, beside the serving one, what it replaced and what is pinned.",
+        text="Earlier models of a camera that are kept, beside the serving one, the first one, what it replaced and what is pinned.",
     )
     keep_versions_days: float = setting(
         90.0, unit="days", gt=0, le=10_000, text="Earlier models older than this are removed although they are few."

@@ -171,8 +171,8 @@ class ReuseSection(Section):
     )
     nearest: int = setting(3, unit="models", ge=0, le=20, text="Earlier models that are measured when a window drifted.")
     glance: bool = setting(
-        False,
-        text="Look at the window in progress too, when a fifth of it has passed: a scene that comes back has its earlier model at once.",
+        True,
+        text="Look at the window in progress too, when a fifth of it has passed: what was known of a scene that comes back holds again.",
     )
     group: bool = setting(
         False,

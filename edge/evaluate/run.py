@@ -128,6 +128,7 @@ def _cameras(studio: Studio, knobs: dict[str, tuple[KnobProfile, ...]]) -> list[
             stream=s,
             knobs=knobs[s],
             version=studio.base_version,
+            delivered=studio.base_version,
             quality=studio.first_quality(s),
             arch=studio.detector(studio.base_version).spec.arch,
         )

@@ -336,10 +336,19 @@ class Studio:
         """The stream's inference profile: the offline profile of the paper, measured on its first window with its first model;
         where that finds nothing there is nothing to measure, and it is taken for usual, as on a box that has no profile."""
         full = self.first_quality(stream)
+        if full <= 0:
+            return self.usual_knobs(stream)
+        return self._rated(stream, lambda stride: self.first_quality(stream, stride) / full)
+
+    def usual_knobs(self, stream: str) -> tuple[KnobProfile, ...]:
+        """What a box takes every stream for of which it knows nothing."""
+        return self._rated(stream, usual_quality_frac)
+
+    def _rated(self, stream: str, quality_frac: Callable[[int], float]) -> tuple[KnobProfile, ...]:
+        """quality_frac: what analysing every so-many-th frame leaves of the quality."""
         profiles, last = [], 1.0
         for stride in STRIDES:
-            measured = self.first_quality(stream, stride) / full if full > 0 else usual_quality_frac(stride)
-            last = min(last, measured)  # a slower rate is never better: what looks so is noise of the sample
+            last = min(last, quality_frac(stride))  # a slower rate is never better: what looks so is noise of the sample
             name = "every" if stride == 1 else f"1/{stride}"
             demand_pct, fps = self.full_pct(stream) / stride, self.options.fps / stride
             profiles.append(KnobProfile(name=name, demand_pct=round(demand_pct, 3), quality_frac=round(last, 4), fps=fps))

@@ -28,6 +28,7 @@ from scheduler.commands import (
     StartProfiling,
     StartRetraining,
     SwapModel,
+    TurnToScene,
 )
 from scheduler.drift import signature
 from scheduler.ekya.microprofile import families
@@ -98,12 +99,22 @@ class Record:
 
 @dataclass(kw_only=True)
 class Rates:
-    """Of a stream whose knobs could not be profiled. knobs: what plans believe now; seen: (when, what) was compared; until_s: up to
-    then everything was."""
+    """What a stream's frames say of slower rates. profiled: the scene that its knobs were profiled in, and are believed in; None: they
+    could not be. knobs: what plans believe now; scene: the present one, by the box's own count; seen: scene -> (when, what) was
+    compared; until_s: up to then everything was."""
 
     knobs: tuple[KnobProfile, ...]
-    seen: list[tuple[float, Agreement]] = field(default_factory=list)
+    profiled: int | None = None
+    scene: int = 0
+    seen: dict[int, list[tuple[float, Agreement]]] = field(default_factory=dict)
     until_s: float = 0.0
+
+    def turn_to(self, scene: int, since_s: float) -> None:
+        """What was seen since then is the new scene's."""
+        before = self.seen.get(self.scene, [])
+        self.seen[self.scene] = [one for one in before if one[0] < since_s]
+        self.seen[scene] = [*self.seen.get(scene, ()), *(one for one in before if one[0] >= since_s)]
+        self.scene = scene
 
 
 class EvaluateWorld:
@@ -120,7 +131,13 @@ class EvaluateWorld:
         }
         self.timeline: dict[str, list[Stretch]] = {s: [] for s in studio.footage}
         self.record = Record()
-        self._rates = {s: Rates(knobs=knobs[s]) for s in studio.footage if not studio.is_profiled(s)}
+        # Knobs that were profiled are those of the first scene; of others only a box knows that glances at them.
+        turns = studio.options.engine.glances and not studio.task.wants_regions
+        self._rates = {
+            s: Rates(knobs=knobs[s], profiled=0 if studio.is_profiled(s) else None)
+            for s in studio.footage
+            if turns or not studio.is_profiled(s)
+        }
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
@@ -160,6 +177,8 @@ class EvaluateWorld:
             for stream in self._studio.footage:
                 share = shares.get(f"{stream}/infer", 0.0)
                 self._serve(stream, replace(self._now[stream], at_s=at_s, infer_pct=share))
+        elif isinstance(command, TurnToScene) and command.stream in self._rates:
+            self._rates[command.stream].turn_to(command.scene, self._options.window_s * (at_s // self._options.window_s))
         elif isinstance(command, ReportWindow):
             self.record.outcomes.append(command.outcome)
         return [event for stream in self._rates for event in self._follow_rates(stream, at_s)]
@@ -168,16 +187,24 @@ class EvaluateWorld:
         """What the frames that came since the last look say of a stream's slower rates."""
         rates, window_s = self._rates[stream], self._options.window_s
         since_s, rates.until_s = rates.until_s, at_s
+        found = rates.seen.setdefault(rates.scene, [])
         for window in range(int(since_s // window_s), min(self._options.windows, int(at_s // window_s) + 1)):
             for frame in self._studio.compared(stream, window):
                 frame_s = (window + frame.at_frac) * window_s
                 if since_s < frame_s <= at_s:
-                    rates.seen += [(frame_s, seen) for seen in self._agreements(stream, frame.index, frame_s)]
-        rates.seen = [(when_s, seen) for when_s, seen in rates.seen if when_s > at_s - RATES_WINDOWS * window_s]
-        knobs = followed(self._knobs[stream], fading(seen for _, seen in rates.seen))
+                    found += [(frame_s, seen) for seen in self._agreements(stream, frame.index, frame_s)]
+        rates.seen[rates.scene] = [one for one in found if one[0] > found[-1][0] - RATES_WINDOWS * window_s]
+        knobs = self._rated(stream, rates)
         if knobs != rates.knobs:
             rates.knobs = knobs
             yield KnobsMeasured(at_s=at_s, stream=stream, knobs=knobs)
+
+    def _rated(self, stream: str, rates: Rates) -> tuple[KnobProfile, ...]:
+        """The profile in the scene that it is of; elsewhere the usual knobs with what was seen there."""
+        profile = self._knobs[stream]
+        if rates.scene == rates.profiled:
+            return profile
+        return followed(self._studio.usual_knobs(stream), fading(seen for _, seen in rates.seen[rates.scene]))
 
     def _agreements(self, stream: str, index: int, frame_s: float) -> list[Agreement]:
         stretch = self._at(stream, frame_s)

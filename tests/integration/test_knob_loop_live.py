@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edge.rates import RateMeter
+from edge.runtime import knob_profiles
 from scheduler import events as ev
+from scheduler.commands import TurnToScene
 from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
@@ -35,4 +38,21 @@ def test_a_crowd_before_one_camera_slows_the_other_and_both_come_back(tmp_path: 
         box.wait(lambda: {streams[c].knob for c in "ab"} == {"every"}, "all are seen again")
         box.wait_frames("b")
         assert len(box.seen(ev.KnobsDue)) >= 2
+        assert box.replayed().exact
+
+
+def test_plans_hear_what_is_known_of_the_scene_that_a_camera_turned_to(tmp_path: Path) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake", "b": "fake"}, config=LOOP, cost_s=0.04) as box:
+        box.wait_frames("a")
+        camera, meter = box.runtime.watched["a"], RateMeter(score_min=0.25)
+        camera.rates = meter
+        box.runtime.ask(lambda: box.runtime._turn_to_scene(TurnToScene(stream="a", scene=1)))
+        told = box.wait_for(ev.KnobsMeasured, "a")
+        assert told.knobs == camera.offered() == knob_profiles(camera.fps, camera.profiled_cost_s), "nothing was seen of it yet"
+        assert meter._scenes.keys() == {0, 1}
+        box.wait(lambda: box.runtime.parts.engine.state.streams["a"].knobs == told.knobs, "plans use it")
+        box.runtime.ask(lambda: box.runtime._turn_to_scene(TurnToScene(stream="b", scene=1)))
+        box.runtime.ask(lambda: box.runtime._turn_to_scene(TurnToScene(stream="gone", scene=1)))
+        box.wait_frames("b")
+        assert not box.seen(ev.KnobsMeasured, "b"), "of a camera without a meter nothing is known"
         assert box.replayed().exact

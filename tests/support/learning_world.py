@@ -200,12 +200,14 @@ class Ran:
 
 def run(
     world: LearningWorld, *, windows: int, cameras: tuple[str, ...] = ("a",), events: tuple[Event, ...] = (), arch: str = "net",
-    **changes: object,
+    delivered: str = "", **changes: object,
 ) -> Ran:  # fmt: skip
-    """`windows` windows of 100 s; the first has nothing to learn from. Every camera begins with the version `NAME-0`."""
+    """`windows` windows of 100 s; the first has nothing to learn from. Every camera begins with the version `NAME-0`; delivered: what
+    they are said to have come with."""
     driver = VirtualDriver(BoxEngine(replace(ENGINE, **changes)), world)  # type: ignore[arg-type]
     added: list[Event] = [
-        CameraAdded(at_s=0, stream=c, knobs=KNOBS, version=f"{c}-0", quality=world.base, arch=arch) for c in cameras
+        CameraAdded(at_s=0, stream=c, knobs=KNOBS, version=f"{c}-0", quality=world.base, arch=arch, delivered=delivered)
+        for c in cameras
     ]
     driver.run([*added, BoxStarted(at_s=0, window=0), *events], until_s=100.0 * windows - 1e-3)
     return Ran(world, driver)

@@ -20,7 +20,7 @@ from models.evaluate import MatchCounts
 from models.fake import FakeDetector
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
-from scheduler.commands import SetKnobs, SetShares, StartLabelling, StartLook, StartProbe, SwapModel
+from scheduler.commands import SetKnobs, SetShares, StartLabelling, StartLook, StartProbe, SwapModel, TurnToScene
 from scheduler.ekya import hindsight
 from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import BoxEngine
@@ -216,7 +216,7 @@ def test_a_glance_sees_and_labels_what_was_captured_by_then_and_is_charged_for_t
     captured = [c for c in studio.candidates(stream, last) if c.at_frac <= 0.5]
     assert 0 < len(captured) < len(studio.candidates(stream, last))
     work = world.start(StartLook(job="g", stream=stream, window=last, version=version, frames=100), begun_s)
-    assert work.gpu_s == pytest.approx(2 * len(captured) * studio.costs.infer_gpu_s)
+    assert work.gpu_s == pytest.approx(len(captured) * studio.costs.infer_gpu_s)
     seen = work.finish(begun_s + 0.4 * window_s)
     assert isinstance(seen, LookDone)
     assert len(seen.look.frames) == len(captured), "not what came while it looked"
@@ -292,6 +292,24 @@ def test_a_profile_that_was_measured_is_believed(studio: Studio) -> None:
     world.observe(SetKnobs(stream="cam0", knobs="every"), 0.0)
     world.observe(SetShares(shares_pct=(("cam0/infer", 100.0),), spare_pct=0.0), 0.0)
     assert world.observe(SetKnobs(stream="cam1", knobs=None), OPTIONS.window_s) == []
+
+
+def test_a_profile_is_of_the_scene_that_it_was_measured_in_and_elsewhere_rates_follow(videos: list[Path]) -> None:
+    glances = replace(OPTIONS, engine=replace(OPTIONS.engine, glance=True, reuse=True))
+    turning = scripted_studio(videos, options=glances)
+    assert turning.is_profiled("cam0")
+    profile, window_s = turning.knobs("cam0"), OPTIONS.window_s
+    world = EvaluateWorld(turning, {stream: turning.knobs(stream) for stream in turning.footage})
+    world.observe(SetKnobs(stream="cam0", knobs="every"), 0.0)
+    world.observe(SetShares(shares_pct=(("cam0/infer", 100.0),), spare_pct=0.0), 0.0)
+    assert world.observe(SetKnobs(stream="cam1", knobs=None), 1.4 * window_s) == [], "as profiled, whatever is seen"
+    (told,) = world.observe(TurnToScene(stream="cam0", scene=1), 1.4 * window_s)
+    assert isinstance(told, KnobsMeasured)
+    assert told.stream == "cam0"
+    assert told.knobs not in (profile, turning.usual_knobs("cam0")), "what was seen since the window opened is of the new scene"
+    (back,) = world.observe(TurnToScene(stream="cam0", scene=0), 2.4 * window_s)
+    assert isinstance(back, KnobsMeasured)
+    assert back.knobs == profile
 
 
 def test_stale_detections_are_a_mean_over_their_ages(studio: Studio) -> None:

@@ -12,6 +12,7 @@ from edge.inference import Shown
 from edge.rates import AGES_S, EVERY_S, RateMeter
 from edge.runtime import RATE_TOLERANCE, Watched, knob_profiles
 from scheduler.ekya.staleness import Fading
+from scheduler.scenes import MOST
 from scheduler.types import Detections, Frame
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -63,6 +64,34 @@ def test_what_was_seen_of_a_scene_is_forgotten_when_it_is_another() -> None:
     meter, street = watched_for(60, fps=12, pace_px_s=100.0)
     _, night = watched_for(1800, fps=12, pace_px_s=0.0, meter=meter, since_s=60)
     assert kept(street, 12, 12) < 0.5 < 0.95 < kept(night, 12, 12)
+
+
+def test_a_scene_that_is_back_is_known_at_once_and_another_one_takes_nothing_from_it() -> None:
+    meter, street = watched_for(60, fps=12, pace_px_s=100.0)
+    assert meter.turn_to(1) is None, "nothing was seen of it yet"
+    _, parked = watched_for(1800, fps=12, pace_px_s=0.0, meter=meter, since_s=60)
+    back = meter.turn_to(0)
+    assert kept(back, 12, 12) == pytest.approx(kept(street, 12, 12), abs=0.02)
+    assert kept(back, 12, 12) < 0.5 < 0.95 < kept(parked, 12, 12)
+
+
+def test_answers_of_the_scene_before_are_not_held_against_the_new_one() -> None:
+    meter = RateMeter(score_min=0.25)
+    for n in range(12):
+        meter.on_shown(shown(n / 12, (0.0, 50.0)))
+    meter.turn_to(1)
+    meter.on_shown(shown(1.0, (500.0, 600.0)))
+    meter.look(1.0)
+    assert meter.turn_to(1) is None
+
+
+def test_scenes_are_bounded() -> None:
+    meter, street = watched_for(60, fps=12, pace_px_s=100.0)
+    for scene in range(1, MOST + 1):
+        meter.turn_to(scene)
+    assert len(meter._scenes) == MOST
+    assert meter.turn_to(0) is None, "the one that was not seen for longest is forgotten"
+    assert street is not None
 
 
 def test_answers_of_two_models_are_not_compared() -> None:
@@ -122,6 +151,19 @@ def test_a_stored_profile_is_believed_and_a_camera_without_a_meter_is_usual() ->
     meter, _ = watched_for(40 - EVERY_S / 2, fps=12, pace_px_s=0.0)
     assert entry(meter, menu=SimpleNamespace()).rated(40.0) is None
     assert entry(None).rated(40.0) is None
+
+
+def test_a_camera_that_turns_to_another_scene_is_planned_for_as_that_scene() -> None:
+    meter, _ = watched_for(60, fps=12, pace_px_s=0.0)
+    camera, usual = entry(meter), knob_profiles(12.0, MODEL_S)
+    camera.knobs = camera.rated(100.0) or camera.turned(0) or ()
+    assert camera.knobs[-1].quality_frac > usual[-1].quality_frac + RATE_TOLERANCE
+    assert camera.turned(1) == usual, "nothing is known of it"
+    back = camera.turned(0)
+    assert back is not None
+    assert back[-1].quality_frac == pytest.approx(camera.knobs[-1].quality_frac, abs=0.05)
+    assert entry(meter, menu=SimpleNamespace()).turned(0) is None, "a stored profile is believed"
+    assert entry(None).turned(0) is None
 
 
 def test_ages_rise_and_no_two_are_the_same_answer() -> None:

@@ -271,12 +271,28 @@ def test_old_versions_lose_their_files_and_never_the_one_to_go_back_to(place: Pl
         place.shelf.reject("a", place.candidate(), "not better")  # rejected ones do not push good ones out
     kept = sorted(p.name for p in (place.folder.models_dir / "a").iterdir())
     serving = place.shelf.serving_version("a")
-    assert len(kept) == 4
+    assert len(kept) == 5
     assert serving.id in kept
     assert serving.parent in kept
-    assert kept == sorted(kept)[-4:]
+    assert kept[0] == place.shelf.delivered("a") == "a-000001", (
+        "what the camera came with: for scenes that no other model knows"
+    )
+    assert min(kept[1:]) > "a-000008", "beside it the newest"
     for version in kept:
         assert place.shelf.detector(version) is not None
+
+
+def test_what_a_camera_came_with_is_the_root_of_the_line_that_serves(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    assert place.shelf.delivered("a") == "a-000001"
+    assert place.shelf.delivered("b") == ""
+    place.admitted(2)
+    assert place.shelf.delivered("a") == "a-000001"
+    begun_anew = place.shelf.ensure("a", "fake", anew=True)
+    assert place.shelf.delivered("a") == begun_anew.id
+    newest = place.candidate(parent=begun_anew.id)
+    place.shelf.admit("a", newest, 0.5)
+    assert place.shelf.delivered("a") == begun_anew.id
 
 
 def test_what_is_old_goes_although_there_are_few(place: Place) -> None:
@@ -285,7 +301,9 @@ def test_what_is_old_goes_although_there_are_few(place: Place) -> None:
     old = place.admitted(4)
     place.clock.jump_utc(11 * 86_400.0)
     place.admitted(1)
-    assert place.on_disk() == [old[3], "a-000006"], "what serves and what it replaced, however old that is"
+    assert place.on_disk() == ["a-000001", old[3], "a-000006"], (
+        "the first, what serves and what it replaced, however old they are"
+    )
     assert place.store.model(old[0]).reason == "old: files removed"
 
 
@@ -309,7 +327,7 @@ def test_after_a_rollback_the_version_it_replaced_stays(place: Place) -> None:
     first, second = place.admitted(2)
     place.shelf.admit("a", first, None, "rolled back")
     assert place.shelf.replaced("a") == second
-    assert place.on_disk() == [first, second], "what serves, and what it replaced"
+    assert place.on_disk() == ["a-000001", first, second], "the first, what serves, and what it replaced"
 
 
 def test_rows_of_removed_versions_are_bounded_and_numbers_are_not_given_twice(place: Place) -> None:
@@ -334,7 +352,7 @@ def test_tidying_waits_for_another_day_while_a_command_copies_files(place: Place
         place.admitted(4)
         assert len(place.on_disk()) == 5
     place.admitted(1)
-    assert len(place.on_disk()) == 2
+    assert len(place.on_disk()) == 3
 
 
 @given(
@@ -354,7 +372,7 @@ def test_retention_by_count_and_age_never_touches_what_is_needed(ages: list[floa
         for n, age in enumerate(ages)
     ]  # fmt: skip
     retention = Retention(keep_versions=keep, keep_days=days)
-    gone = outlived(models, retention, now_utc=now_utc, replaced="a-0")
+    gone = outlived(models, retention, now_utc=now_utc, spared={"a-0"})
     spared = {models[-1].version.id, models[-1].version.parent, "a-0"} if models else set()
     assert not [m for m in gone if m.pinned or m.version.id in spared]
     left = [m for m in models if m not in gone and not m.pinned and m.version.id not in spared]

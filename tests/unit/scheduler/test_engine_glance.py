@@ -18,11 +18,13 @@ from scheduler.commands import (
     StartProfiling,
     StartRetraining,
     SwapModel,
+    TurnToScene,
 )
 from scheduler.drift.signature import PARTS
 from scheduler.engine import GLANCE, BoxEngine
 from scheduler.engine_state import Running, StreamState
 from scheduler.events import Event, LookDone, TimerFired
+from scheduler.scenes import Scene
 from scheduler.types import CachedModel, RetrainOption, Signature, Traits
 from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
 
@@ -63,6 +65,11 @@ def when(ran: Ran, camera: str) -> list[tuple[float, Any]]:
     ]
 
 
+def turned(ran: Ran) -> list[int]:
+    """The scenes that cameras turned to."""
+    return [c.scene for _, commands in ran.driver.log for c in commands if isinstance(c, TurnToScene)]
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_comes_back_has_its_model_in_the_same_window(overlap: bool) -> None:
     how: dict[str, Any] = {"windows": 8, "overlap": overlap, "prep_auto": overlap, "policy": "lookahead"}
@@ -92,8 +99,58 @@ def test_a_scene_that_stays_is_glanced_at_and_no_more() -> None:
     assert not ran.swaps("reuse")
 
 
-def test_who_has_no_other_model_is_not_glanced_at() -> None:
-    assert not glanced(run(LearningWorld(learns=0.5), windows=4, glance=True))
+def test_who_has_no_other_model_is_glanced_at_for_its_scene_and_labelled_for_nothing() -> None:
+    ran = run(LearningWorld(learns=0.5, scene_of=alternating(1)), windows=4, glance=True)
+    assert {c.window for c in glanced(ran)} == {1, 2, 3}
+    assert not [c for c in ran.of(StartLabelling) if "/sample/" in c.job]
+    assert turned(ran) == [1, 0], "window 1 is the first that is glanced at"
+
+
+def came_with(version: str, **how: Any) -> Ran:
+    """Three windows; in the last one it is night for the first time."""
+    world = LearningWorld(scene_of=lambda camera, window: NIGHT if window > 1 else DAY, **how)
+    return run(world, windows=3, glance=True, delivered=version)
+
+
+def test_in_a_new_scene_the_model_that_the_camera_came_with_is_asked_and_serves_where_it_is_better() -> None:
+    ran = came_with("a-0", forgets=0.1)
+    asked = [c for c in ran.of(StartProbe) if "/choose/" in c.job]
+    assert [(c.window, c.candidates) for c in asked] == [(2, ("a-0",))]
+    assert ran.engine.state.streams["a"].version == "a-0"
+    assert when(ran, "a")[-1][1].cause == "reuse"
+
+
+def test_the_model_that_the_camera_came_with_serves_no_longer_where_it_is_worse() -> None:
+    ran = came_with("a-0", forgets=0.6)
+    assert [c for c in ran.of(StartProbe) if "/choose/" in c.job]
+    assert ran.engine.state.streams["a"].version != "a-0"
+
+
+def test_where_nobody_knows_what_the_camera_came_with_a_new_scene_asks_nobody() -> None:
+    ran = came_with("", forgets=0.1)
+    assert turned(ran) == [1]
+    assert not [c for c in ran.of(StartProbe) if "/choose/" in c.job]
+
+
+def test_what_was_won_in_a_scene_is_remembered_with_it() -> None:
+    """So a scene that is back is not learned anew because it looks as if it had drifted."""
+    ran = run(LearningWorld(scene_of=alternating(2)), windows=6, glance=True)
+    day, night = sorted(ran.engine.state.streams["a"].scenes.known, key=lambda scene: scene.number)
+    assert (day.visits, night.visits) == (2, 1)
+    assert night.gains
+    assert night.gains[0] == pytest.approx(0.5, abs=0.01), "what its own retraining won, not the day's"
+    assert len([c for c in ran.of(StartRetraining) if c.window in (4, 5)]) < len(
+        [c for c in ran.of(StartRetraining) if c.window in (0, 1)]
+    ) + len([c for c in ran.of(StartRetraining) if c.window in (2, 3)])
+
+
+def test_a_scene_that_is_back_has_its_model_asked_whatever_signatures_of_windows_say() -> None:
+    back = Scene(number=0, signature=signature(0.0), version="old")
+    camera = stream(1.0, {})
+    assert glance.worth_asking(camera, (), back) == ("old",)
+    assert glance.worth_asking(camera, ("near", "old"), back) == ("old", "near")
+    assert glance.worth_asking(camera, (), Scene(number=0, signature=signature(0.0), version="now")) == ()
+    assert glance.worth_asking(camera, ("near",), None) == ("near",)
 
 
 def test_switched_off_or_without_reuse_or_in_groups_nobody_glances() -> None:

@@ -1,0 +1,69 @@
+"""Scenes of a camera: which of those that it has seen before is this one? A camera that turns between presets, day and night, fog that
+comes and goes.
+
+A box forgets most of what it knew of a scene when the next one comes: another model serves, and what slower frame rates leave of the
+quality is measured on other frames. When the scene is back, both are worth having again (`scheduler.glance`). A scene is told by its
+signature (`scheduler.drift.signature`) alone; on real footage two frames are enough (docs/reuse.md). No model serves by that without
+labels. Pure. Ours; that models are kept by scene is RECL's idea (NSDI 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler import drift
+from scheduler.types import Signature
+
+#: Windows no further apart than this are one scene (`drift.distance`), unless a known one is nearer. On the footage of docs/learning.md
+#: neighbouring windows of one scene are up to 0.25 apart, up to 0.42 where light or weather change little by little (two of 64: 0.5);
+#: those of two scenes 0.43 and more.
+SAME, CHANGED_LIGHT = 0.25, 0.4
+#: ... and another known scene must be so much nearer than the present one to be it.
+NEARER = 0.8
+#: So many are known of a camera; the one that was not seen for longest is forgotten.
+MOST = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """number: of its own, from 0, never used again; signature: of when it was seen last; version: that served it then; gains: what
+    retrainings had won by then, newest last; visits: how often the camera has turned to it."""
+
+    number: int
+    signature: Signature
+    version: str
+    gains: tuple[float, ...] = ()
+    visits: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenes:
+    """What a camera has seen, the present scene first; made: so many were ever told apart."""
+
+    known: tuple[Scene, ...] = ()
+    made: int = 0
+
+    @property
+    def present(self) -> Scene | None:
+        return self.known[0] if self.known else None
+
+
+def seen(scenes: Scenes, now: Signature, *, version: str, gains: Sequence[float]) -> tuple[Scenes, Scene | None]:
+    """(the camera's scenes with what is seen now as the first one; the scene as it was remembered when it is back after another one,
+    else None). version: that serves now, and so served what was seen until now; gains: likewise. A signature that says nothing changes
+    nothing."""
+    if not now.values:
+        return scenes, None
+    if not scenes.known:
+        return Scenes(known=(Scene(number=0, signature=now, version=version),), made=1), None
+    before, others = replace(scenes.known[0], version=version, gains=tuple(gains)), scenes.known[1:]
+    away = drift.distance(now, before.signature)
+    back = min(others, key=lambda scene: drift.distance(now, scene.signature), default=None)
+    if back is not None and away > SAME and drift.distance(now, back.signature) < NEARER * away:
+        again = replace(back, signature=now, visits=back.visits + 1)
+        return replace(scenes, known=(again, before, *(scene for scene in others if scene is not back))), back
+    if away <= CHANGED_LIGHT:
+        return replace(scenes, known=(replace(before, signature=now), *others)), None
+    new = Scene(number=scenes.made, signature=now, version=version)
+    return Scenes(known=(new, before, *others)[:MOST], made=scenes.made + 1), None

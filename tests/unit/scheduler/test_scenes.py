@@ -1,0 +1,87 @@
+"""Which of the scenes that a camera knows is this one?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from scheduler.drift.signature import PARTS
+from scheduler.scenes import CHANGED_LIGHT, MOST, Scene, Scenes, seen
+from scheduler.types import Signature
+
+
+def at(value: float) -> Signature:
+    """`drift.distance` of two of them grows with the difference."""
+    return Signature(values=(value,) * sum(PARTS))
+
+
+DAY, NIGHT, FOG = at(0.0), at(1.0), at(-1.0)
+
+
+def after(*views: Signature, version: str = "v0", gains: tuple[float, ...] = ()) -> tuple[Scenes, Scene | None]:
+    scenes, back = Scenes(), None
+    for view in views:
+        scenes, back = seen(scenes, view, version=version, gains=gains)
+    return scenes, back
+
+
+def test_the_first_look_is_the_first_scene_and_no_turn() -> None:
+    scenes, back = after(DAY)
+    assert [s.number for s in scenes.known] == [0]
+    assert back is None
+
+
+def test_a_scene_that_changes_little_by_little_stays_the_same_one() -> None:
+    scenes, back = after(*(at(step / 20) for step in range(40)))
+    assert (scenes.made, back) == (1, None)
+    assert scenes.present is not None
+    assert scenes.present.signature == at(39 / 20), "and is known as it was seen last"
+
+
+def test_what_comes_back_is_what_it_was_with_its_model_and_what_was_won_in_it() -> None:
+    scenes, _ = after(DAY)
+    scenes, back = seen(scenes, NIGHT, version="of the day", gains=[0.3, 0.1])
+    assert back is None
+    scenes, back = seen(scenes, NIGHT, version="of the night", gains=[0.2])
+    scenes, back = seen(scenes, at(0.05), version="of the night", gains=[0.2, 0.0])
+    assert back == Scene(number=0, signature=DAY, version="of the day", gains=(0.3, 0.1))
+    assert [(s.number, s.visits) for s in scenes.known] == [(0, 2), (1, 1)]
+    assert scenes.known[1] == Scene(number=1, signature=NIGHT, version="of the night", gains=(0.2, 0.0))
+
+
+def test_the_nearest_of_several_is_the_one_that_is_back() -> None:
+    scenes, _ = after(DAY, NIGHT, FOG)
+    _, back = seen(scenes, at(0.9), version="v", gains=[])
+    assert back is not None
+    assert back.number == 1
+
+
+def test_a_scene_that_is_hardly_nearer_than_the_present_one_is_new() -> None:
+    scenes, _ = after(DAY, NIGHT)
+    scenes, back = seen(scenes, at(0.5), version="v", gains=[])
+    assert (back, scenes.made) == (None, 3)
+
+
+def test_a_look_that_says_nothing_changes_nothing() -> None:
+    scenes, _ = after(DAY, NIGHT)
+    assert seen(scenes, Signature(), version="v", gains=[]) == (scenes, None)
+    assert seen(Scenes(), Signature(), version="v", gains=[]) == (Scenes(), None)
+
+
+@given(views=st.lists(st.floats(-3, 3), max_size=60))
+def test_no_scene_has_the_number_of_another_and_not_many_are_kept(views: list[float]) -> None:
+    scenes = Scenes()
+    for number, value in enumerate(views):
+        before = scenes
+        scenes, back = seen(scenes, at(value), version=f"v{number}", gains=[])
+        assert len({s.number for s in scenes.known}) == len(scenes.known) <= MOST
+        assert all(s.number < scenes.made for s in scenes.known)
+        assert scenes.present is not None
+        assert scenes.present.signature == at(value)
+        if back is not None:
+            assert back in before.known[1:]
+            assert scenes.present == replace(back, signature=at(value), visits=back.visits + 1)
+        elif before.present is not None and scenes.made == before.made:
+            assert abs(value - before.present.signature.values[0]) <= CHANGED_LIGHT + 0.2, "it stayed"
