@@ -137,6 +137,8 @@ class _Simulation:
         events = sorted(changes, key=lambda event: event[0])
         self._start_waiting()
         while self.running or (self.waiting and events):
+            # Nothing happens when somebody is killed who is through, so nothing is divided anew either.
+            events = [event for event in events if event[1] not in self.end_s]
             due_s = events[0][0] if events else math.inf
             self._advance(min(self._next_end_s(), due_s))
             self._end_finished()

@@ -230,6 +230,15 @@ def test_killed_trials_leave_and_make_room(trials: list[Trial], pool: Pool, rule
         assert course.end_s == pytest.approx(left_alone.end_s), "it was done before"
 
 
+def test_a_kill_that_comes_too_late_changes_nothing_for_the_others() -> None:
+    """Widths are divided anew when something happens; there is nothing to divide when somebody is killed who is through."""
+    others = [Trial(id="a", h_s=36, alpha=1.0), Trial(id="b", h_s=19, alpha=2.0), Trial(id="c", h_s=47, alpha=2.0)]
+    trials, pool, rules = [Trial(id="short", h_s=1.0, alpha=1.5), *others], Pool(gpus=4, share_max=1, width_max=4), Rules()
+    alone = fluid(trials, pool, rules)
+    for at_s in (1.01, 10.0, 25.0):
+        assert fluid(trials, pool, rules, kills={"short": at_s}) == alone
+
+
 # --- packing ----------------------------------------------------------------------------------------------------------
 
 
