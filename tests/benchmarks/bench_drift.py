@@ -14,6 +14,7 @@ import argparse
 import csv
 import hashlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from models.detector import Detector
+from models.detector import Detector, KeepsFeatures
 from models.embedding import FrameStats
 from models.tasks.base import Picture
 from models.tasks.detection import DETECTION
@@ -85,16 +86,16 @@ class Looks:
         return Look(version=self.edge, frames=tuple(_FRAMES.validate_json(kept.read_bytes())))
 
     def _seen(self, video: str, wanted: Sequence[int], kind: str, strength: float) -> list[FrameLook]:
-        model, stats = self._detector(), FrameStats(self.edge)
+        model, stats = self.detector(), FrameStats(self.edge)
         found = []
-        for index, image in self._pictures(video, tuple(wanted)):
+        for index, image in self.pictures(video, tuple(wanted)):
             image = graded.apply(image, kind, strength, seed=1, frame=index) if kind else image
             picture = Picture(image=image)
             seen = DETECTION.predict(model, [picture])[0]
             found.append(stats.look_at(picture, seen, model.embed([image])[0]))
         return found
 
-    def _pictures(self, video: str, wanted: tuple[int, ...]) -> list[tuple[int, np.ndarray]]:
+    def pictures(self, video: str, wanted: tuple[int, ...]) -> list[tuple[int, np.ndarray]]:
         """(number, frame); the newest stretch is kept, because many drifts are laid over the same one."""
         if self._decoded[0] != (video, wanted):
             chosen = set(wanted)
@@ -105,13 +106,38 @@ class Looks:
     def _path(self, video: str) -> Path:
         return self.videos / f"{video}.mp4"
 
-    def _detector(self) -> Detector:
+    def detector(self) -> Detector:
         if self._model is None:
             os.environ.setdefault("DRIFTBOX_WEIGHTS", str(self.videos.parent / "weights"))
             torch.set_num_threads(1)
             cv2.setNumThreads(1)
             self._model = load_detector(self.edge)
         return self._model
+
+
+# --- what a look costs ------------------------------------------------------------------------------------------------
+
+
+def print_passes(looks: Looks, video: str, rounds: int = 60) -> None:
+    """CPU time of a frame's objects and features, asked for one after the other and in one pass, in turns."""
+    model = looks.detector()
+    (_, image), *_ = looks.pictures(video, (0,))
+    spent_s = {"objects": 0.0, "objects, then features": 0.0, "both in one pass (a look)": 0.0}
+    for number in range(rounds + 5):
+        for name in spent_s:
+            begun_s = time.thread_time()
+            if name == "both in one pass (a look)":
+                assert isinstance(model, KeepsFeatures)
+                with model.keeping_features():
+                    model.predict([image])
+            else:
+                model.predict([image])
+                if name != "objects":
+                    model.embed([image])
+            spent_s[name] += time.thread_time() - begun_s if number >= 5 else 0.0  # the first ones warm up
+    print(f"\nA frame's objects and features ({looks.edge}): ms of a core, against objects alone")
+    for name, seconds in spent_s.items():
+        print(f"{name:<28}{1000 * seconds / rounds:>8.1f}{seconds / spent_s['objects']:>8.2f}")
 
 
 # --- false alarms -----------------------------------------------------------------------------------------------------
@@ -276,6 +302,7 @@ def main() -> None:
         print(f"\n(no videos in {options.data}: the rest is left out)")
         return
     looks = Looks(options.data / "videos", options.cache or cache_dir() / "bench-drift", options.edge)
+    print_passes(looks, "brt_avenue")
     print_still(looks, options.alpha)
     print_signatures(looks)
     print_clouds(looks, options.alpha)
