@@ -24,6 +24,8 @@ from scheduler.types import CachedModel, Signature
 
 #: Part of the window that has passed by then.
 AT_FRAC = 0.2
+#: Enough to tell a scene by; more of them would cost a box with many cameras a tenth of its window.
+FRAMES = 8
 #: So much nearer than the others must a kept model's window be: frames of one scene differ too.
 NEARER = 0.8
 
@@ -37,7 +39,13 @@ def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:
     if not config.glances:
         return []
     return [
-        Prep(job=state.job(s.id, "glance"), stream=s.id, kind="glance", window=state.window, frames=config.look_frames)
+        Prep(
+            job=state.job(s.id, "glance"),
+            stream=s.id,
+            kind="glance",
+            window=state.window,
+            frames=min(FRAMES, config.look_frames),
+        )
         for s in state.ordered()
         if s.live and s.learns
     ]

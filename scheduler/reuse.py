@@ -26,7 +26,7 @@ from scheduler.types import CachedModel, Signature
 #: Windows that a version which was left by reuse or rollback stays out, the first time.
 COOLDOWN = 4
 #: What another model may gain when the camera has turned to another scene: both have served, and may be at home in it or not. On real
-#: footage (docs/reuse.md) the gains of 24 such turns had a standard deviation of 0.12.
+#: footage (docs/decisions/0104-scenes.md) the gains of 24 such turns had a standard deviation of 0.12.
 TURNED = admission.Belief(sd=0.15)
 #: It doubles so often at most.
 MOST_DOUBLINGS = 10

@@ -1,10 +1,10 @@
-"""Scenes of a camera: which of those that it has seen before is this one? A camera that turns between presets, day and night, fog that
-comes and goes.
+"""Scenes of a camera: which of those that it has seen before is this one? A camera that turns between presets, day and night, fog
+that comes and goes.
 
-A box forgets most of what it knew of a scene when the next one comes: another model serves, and what slower frame rates leave of the
-quality is measured on other frames. When the scene is back, both are worth having again (`scheduler.glance`). A scene is told by its
-signature (`scheduler.drift.signature`) alone; on real footage two frames are enough (docs/reuse.md). No model serves by that without
-labels. Pure. Ours; that models are kept by scene is RECL's idea (NSDI 2023).
+A box forgets most of what it knew of a scene when the next one comes: another model serves, and what slower frame rates leave of
+the quality is measured on other frames. When the scene is back, both are worth having again (`scheduler.glance`). A scene is told by
+its signature (`scheduler.drift.signature`) alone; on real footage two or three frames are enough (docs/decisions/0104-scenes.md).
+No model serves by that without labels. Pure. Ours; that models are kept by scene is RECL's idea (NSDI 2023).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from scheduler import drift
 from scheduler.types import Signature
 
-#: Windows no further apart than this are one scene (`drift.distance`), unless a known one is nearer. On the footage of docs/learning.md
-#: neighbouring windows of one scene are up to 0.25 apart, up to 0.42 where light or weather change little by little (two of 64: 0.5);
-#: those of two scenes 0.43 and more.
+#: Windows no further apart than SAME are one scene (`drift.distance`); up to CHANGED_LIGHT, unless a known scene is nearer. On the
+#: footage of docs/learning.md neighbouring windows of one scene are up to 0.25 apart, up to 0.42 where light or weather change little
+#: by little (4 of 96 pairs more: lamps that fail, dusk); those of two scenes 0.43 and more (2 of 24 less: 0.30 and 0.37).
 SAME, CHANGED_LIGHT = 0.25, 0.4
 #: ... and another known scene must be so much nearer than the present one to be it.
 NEARER = 0.8
