@@ -91,9 +91,9 @@ def test_a_whole_box_learns_swaps_and_replays(tmp_path: Path, policy: str, caplo
 
 
 def test_cameras_with_the_same_first_model_share_it(tmp_path: Path) -> None:
-    with PooledBox(
-        tmp_path / "data", {"a": "fake", "b": "fake", "c": "fake-other"}, config=replace(CONFIG, window_s=60.0)
-    ) as box:
+    # Nothing is learned before the second window: however slow the machine, none of them has another model yet.
+    still = replace(CONFIG, window_s=600.0, first_window_s=600.0)
+    with PooledBox(tmp_path / "data", {"a": "fake", "b": "fake", "c": "fake-other"}, config=still) as box:
         for camera in "abc":
             healthy(box, camera)
         behind = {camera: box.watched[camera].worker.serving()[1].behind for camera in "abc"}  # type: ignore[attr-defined]
