@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -117,11 +117,7 @@ class Shelf:
 
     def delivered(self, camera: str) -> str:
         """The version that the serving one goes back to: what the camera came with; '' where its row is gone."""
-        known = {m.version.id: m.version for m in self._store.models(camera)}
-        found = self._store.serving(camera).get(camera)
-        while found is not None and found.parent is not None:
-            found = known.get(found.parent)
-        return found.id if found is not None else ""
+        return _root(self._store.models(camera)) or ""
 
     def offered(self, camera: str) -> tuple[str, ...]:
         """Versions from outside that wait for the camera's gate, newest first."""
@@ -196,9 +192,8 @@ class Shelf:
         gone = []
         with self._lock, self._folder.files_lock(wait_s=0.0):
             for model in outlived(
-                self._store.models(stream), self._retention, now_utc=self._clock.utc_s(),
-                spared={self._store.replaced(stream), self.delivered(stream)},
-            ):  # fmt: skip
+                self._store.models(stream), self._retention, now_utc=self._clock.utc_s(), replaced=self._store.replaced(stream)
+            ):
                 version = model.version.id
                 if self._store.reject_unless_used(version, reason="old: files removed"):
                     self._folder.remove_version(stream, version)
@@ -236,18 +231,28 @@ def serving_detector(data_dir: Path, camera: str, *, device: str = "cpu") -> Det
     return new_detector(loaded.manifest.spec, state=loaded.state, device=device)
 
 
-def outlived(
-    models: Sequence[StoredModel], retention: Retention, *, now_utc: float, spared: Collection[str | None] = ()
-) -> list[StoredModel]:
+def outlived(models: Sequence[StoredModel], retention: Retention, *, now_utc: float, replaced: str | None) -> list[StoredModel]:
     """Which of a camera's models (oldest first) have files that may go, oldest first. The order in which they were made counts; the
-    wall clock only for the age. spared: versions that stay, beside the serving one's parent."""
-    serving = next((m.version for m in models if m.state is ModelState.SERVING), None)
-    spared = {*spared, serving.parent if serving else None}
+    wall clock only for the age."""
+    serving = _serving(models)
+    spared = {replaced, serving.parent if serving else None, _root(models)}
     states = (ModelState.RETIRED, ModelState.ADMITTED)
     old = [m for m in models if (m.state in states or m.offered) and not m.pinned and m.version.id not in spared]
     oldest_utc = now_utc - retention.keep_days * DAY_S
     many = max(0, len(old) - retention.keep_versions)
     return [m for number, m in enumerate(old) if number < many or m.created_utc < oldest_utc]
+
+
+def _serving(models: Sequence[StoredModel]) -> ModelVersion | None:
+    return next((m.version for m in models if m.state is ModelState.SERVING), None)
+
+
+def _root(models: Sequence[StoredModel]) -> str | None:
+    """The version that the serving one goes back to; None where a row between them is gone."""
+    known, found = {m.version.id: m.version for m in models}, _serving(models)
+    while found is not None and found.parent is not None:
+        found = known.get(found.parent)
+    return found.id if found is not None else None
 
 
 def about(manifest: Manifest) -> dict[str, object]:

@@ -3,8 +3,9 @@ anyhow. Needs torch, numpy and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,25 +52,27 @@ def keeping_means(layer: nn.Module) -> Iterator[list[np.ndarray]]:
     several maps by name counts with the last one."""
     kept: list[np.ndarray] = []
 
-    def hook(layer: nn.Module, inputs: object, output: torch.Tensor | dict[str, torch.Tensor]) -> None:
+    def hear(output: torch.Tensor | dict[str, torch.Tensor]) -> None:
         deepest = list(output.values())[-1] if isinstance(output, dict) else output
         kept.extend(deepest.mean(dim=(2, 3)).float().cpu().numpy())
 
-    handle = layer.register_forward_hook(hook)
-    try:
+    with _hearing([layer], hear):
         yield kept
-    finally:
-        handle.remove()
+
+
+def _after_layers(modules: Sequence[nn.Module], hear: Callable[[object], None]) -> AbstractContextManager[None]:
+    """`hear` is told the output of every convolution and linear layer in `modules`, once where two of them share one."""
+    layers = {m: None for module in modules for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+    return _hearing(layers, hear)
 
 
 @contextmanager
-def _after_layers(modules: Sequence[nn.Module], hear: Callable[[object], None]) -> Iterator[None]:
-    """`hear` is told the output of every convolution and linear layer in `modules`, once where two of them share one."""
+def _hearing(layers: Iterable[nn.Module], hear: Callable[[Any], None]) -> Iterator[None]:
+    """`hear` is told what these say while the body runs; the hooks are gone afterwards in any case."""
 
     def hook(layer: nn.Module, inputs: object, output: object) -> None:
         hear(output)
 
-    layers = {m: None for module in modules for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
     handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
         yield

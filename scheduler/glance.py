@@ -19,15 +19,13 @@ import math
 
 from scheduler import reuse
 from scheduler.engine_state import BoxState, EngineConfig, Prep, StreamState
-from scheduler.scenes import Scene
+from scheduler.scenes import NEARER, Scene
 from scheduler.types import CachedModel, Signature
 
 #: Part of the window that has passed by then.
 AT_FRAC = 0.2
 #: Enough to tell a scene by; more of them would cost a box with many cameras a tenth of its window.
 FRAMES = 8
-#: So much nearer than the others must a kept model's window be: frames of one scene differ too.
-NEARER = 0.8
 
 
 def at_s(opened_s: float, seconds: float) -> float:
@@ -45,7 +43,7 @@ def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:
             kind="glance",
             window=state.window,
             frames=min(FRAMES, config.look_frames),
-        )
+        )  # fmt: skip
         for s in state.ordered()
         if s.live and s.learns
     ]

@@ -19,7 +19,7 @@ from scheduler.types import Signature
 #: footage of docs/learning.md neighbouring windows of one scene are up to 0.25 apart, up to 0.42 where light or weather change little
 #: by little (4 of 96 pairs more: lamps that fail, dusk); those of two scenes 0.43 and more (2 of 24 less: 0.30 and 0.37).
 SAME, CHANGED_LIGHT = 0.25, 0.4
-#: ... and another known scene must be so much nearer than the present one to be it.
+#: So much nearer than the present scene must a known one be to be it, and a kept model's window to be asked: frames of a scene differ.
 NEARER = 0.8
 #: So many are known of a camera; the one that was not seen for longest is forgotten.
 MOST = 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 
 from configs.errors import JobError
@@ -48,10 +50,10 @@ def _seen(
     task: Task, model: Detector, picture: Picture, score_min: float, yield_point: YieldPoint
 ) -> tuple[Detections, np.ndarray]:
     """What the model finds in a picture, and its features of it."""
-    if passes_of(task) > 1 or not isinstance(model, KeepsFeatures):
-        found = task.predict(model, [picture], score_min=score_min, yield_point=yield_point)[0]
-        return found, model.embed([picture.image])[0]
-    with model.keeping_features() as kept:
+    keeping: AbstractContextManager[list[np.ndarray]] = nullcontext([])
+    if passes_of(task) == 1 and isinstance(model, KeepsFeatures):
+        keeping = model.keeping_features()
+    with keeping as kept:
         found = task.predict(model, [picture], score_min=score_min, yield_point=yield_point)[0]
     # More than one: somebody else asked the same model meanwhile, or the task asks about parts after all.
     return found, kept[0] if len(kept) == 1 else model.embed([picture.image])[0]

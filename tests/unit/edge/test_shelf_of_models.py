@@ -372,7 +372,7 @@ def test_retention_by_count_and_age_never_touches_what_is_needed(ages: list[floa
         for n, age in enumerate(ages)
     ]  # fmt: skip
     retention = Retention(keep_versions=keep, keep_days=days)
-    gone = outlived(models, retention, now_utc=now_utc, spared={"a-0"})
+    gone = outlived(models, retention, now_utc=now_utc, replaced="a-0")
     spared = {models[-1].version.id, models[-1].version.parent, "a-0"} if models else set()
     assert not [m for m in gone if m.pinned or m.version.id in spared]
     left = [m for m in models if m not in gone and not m.pinned and m.version.id not in spared]
