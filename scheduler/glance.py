@@ -43,7 +43,7 @@ def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:
             kind="glance",
             window=state.window,
             frames=min(FRAMES, config.look_frames),
-        )  # fmt: skip
+        )
         for s in state.ordered()
         if s.live and s.learns
     ]
