@@ -23,6 +23,8 @@ THREADS_S = 6.0
 #: Seconds from the first signal to the end of the process, whoever has not said farewell by then: a broker that hangs, say.
 ALL_S = 9.0
 _SLICE_S = 0.05
+#: Seconds until a start that swallowed its end is told again.
+AGAIN_S = 0.05
 
 
 class Closing:
@@ -78,7 +80,8 @@ class Signals:
     """SIGTERM and SIGINT over the life of a box: during its start they end that, then they stop the box, and the second one hurries.
 
     Some libraries swallow what ends a start when it hits them in the middle of their own, or make an error of their own of it. So an
-    error on the way out of a start that was told to end is no failure, and a box that has come up all the same is stopped.
+    error on the way out of a start that was told to end is no failure, and a box that has come up all the same is stopped. Where nothing
+    can be raised at all (a collector's callback, a `__del__`) Python prints it and goes on: then the start is told again.
 
     leave_after_s: so long after the first signal to a box that runs the process ends, whatever is still waited for; None: never (where
     the process is not the box's alone). end: ends it.
@@ -92,8 +95,11 @@ class Signals:
         self._hurry: Callable[[], None] = lambda: None
         self._count = 0
         self._early_code: int | None = None  # a start was told to end, and with which exit code it does
+        self._unraisable = sys.unraisablehook
+        self._again: threading.Timer | None = None
 
     def __enter__(self) -> Signals:
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._swallowed
         self.listen()
         return self
 
@@ -104,11 +110,13 @@ class Signals:
                 signal.signal(number, self._came)
 
     def __exit__(self, ended_by: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._again):
+            if timer is not None:
+                timer.cancel()
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._before.items():
                 signal.signal(number, handler)
+        sys.unraisablehook = self._unraisable
         if isinstance(error, Exception) and self._stop is None and self._early_code is not None:
             log.info("the start ended in the middle of something", exc_info=log.isEnabledFor(logging.DEBUG))
             raise SystemExit(self._early_code) from None
@@ -143,6 +151,16 @@ class Signals:
     def _too_long(self) -> None:
         log.warning("not everything has ended within %g s and is left: what was accepted is on the disk", self._leave_after_s)
         self._end(0)
+
+    def _swallowed(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if self._early_code is None or self._stop is not None or not isinstance(unraisable.exc_value, SystemExit):
+            self._unraisable(unraisable)
+            return
+        number = signal.SIGINT if self._early_code else signal.SIGTERM
+        self._count = 0
+        self._again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+        self._again.daemon = True
+        self._again.start()
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None:

@@ -84,9 +84,10 @@ class _Lesson:
 @dataclass(frozen=True, kw_only=True)
 class _Ask:
     """What a rank is told about one training. lesson: it begins (a pickled `_Lesson`; no answer); drop: it is given up (no answer);
-    save: where would it go on; none of them: its next iteration."""
+    save: where would it go on; none of them: its next iteration. group: of no training, these ranks will train together (no answer)."""
 
-    training: int
+    training: int = 0
+    group: tuple[int, ...] = ()
     lesson: bytes | None = None
     drop: bool = False
     save: bool = False
@@ -200,6 +201,7 @@ class Ranks:
             self._open.update(ranks)
         ended = False
         try:
+            team.group(ranks)
             team.send(_Ask(training=training, lesson=lesson(ranks)), ranks)
             mark.save = lambda: self._saved(team, training, ranks, subject, yield_point)
             while True:
@@ -269,6 +271,8 @@ class _Processes:
         self.met, self.born_s = False, time.monotonic()
         self._sending, self._ending = threading.Lock(), threading.Lock()
         self._turns = [threading.Lock() for _ in devices]
+        everybody = tuple(range(len(devices)))
+        self._groups = {everybody, *((rank,) for rank in everybody)}  # there is nothing to make of these
         self._folder = Path(tempfile.mkdtemp(prefix="driftbox-ranks-"))
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
@@ -307,12 +311,24 @@ class _Processes:
         finally:
             self._turns[rank].release()
 
-    def send(self, what: object, ranks: Sequence[int]) -> None:
+    def send(self, what: _Ask, ranks: Sequence[int]) -> None:
         """All ranks hear all that is said in one order: of two groups that share ranks, none waits for the other's."""
         with self._sending:
-            for rank in ranks:
-                with suppress(OSError):  # it died: `answers` says so
-                    self._pipes[rank].send(what)
+            self._send(what, ranks)
+
+    def group(self, ranks: tuple[int, ...]) -> None:
+        """Before these train together for the first time. All ranks hear of it, also who is not in it: torch finds the members of a
+        group by how many groups a process has heard of (told to the members only, they wait for each other under different names;
+        pytorch issue 173608)."""
+        with self._sending:
+            if ranks not in self._groups:
+                self._groups.add(ranks)
+                self._send(_Ask(group=ranks), range(len(self._pipes)))
+
+    def _send(self, what: _Ask, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            with suppress(OSError):  # it died: `answers` says so
+                self._pipes[rank].send(what)
 
     def answers(self, subject: str, most_s: float, yield_point: YieldPoint | None, ranks: Sequence[int]) -> list[_Answer]:
         """One of each of these ranks, in order. JobError: one failed, died, or took longer than most_s."""
@@ -433,12 +449,14 @@ class _Groups:
         self._rank, self._size = rank, size
         self._made: dict[tuple[int, ...], Any] = {tuple(range(size)): None}
 
+    def make(self, ranks: tuple[int, ...]) -> None:
+        """Every rank comes here for every group, in one order. Its members wait for each other, the rest for nobody."""
+        self._made[ranks] = torch.distributed.new_group(list(ranks))
+
     def member(self, ranks: tuple[int, ...]) -> _Member | None:
-        """None: this one alone. The first time all of them come here, and nobody else."""
+        """None: this one alone."""
         if len(ranks) == 1:
             return None
-        if ranks not in self._made:
-            self._made[ranks] = torch.distributed.new_group(list(ranks), use_local_synchronization=True)
         return _Member(rank=ranks.index(self._rank), size=len(ranks), group=self._made[ranks])
 
 
@@ -457,7 +475,9 @@ def _train(groups: _Groups, pipe: Connection) -> None:
     trainings: dict[int, _Training] = {}
     while True:
         ask: _Ask = pipe.recv()
-        if ask.lesson is not None:
+        if ask.group:
+            groups.make(ask.group)
+        elif ask.lesson is not None:
             trainings[ask.training] = _begun(pickle.loads(ask.lesson), groups)
         elif ask.drop:
             _close(trainings.pop(ask.training, None))

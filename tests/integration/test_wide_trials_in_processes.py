@@ -172,6 +172,36 @@ def test_three_devices_two_trainings_at_the_same_time(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("narrow_first", [True, False])
+def test_groups_of_ranks_that_others_know_nothing_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow_first: bool
+) -> None:
+    """Ranks 1 and 2 trained together before 0 and 1 do, or the other way round: who was in how many groups differs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alone = FakeDetector(skill=0.4)
+    list(retrain(alone, data(8), CONFIG, seed=5))
+    with closing(Ranks(["cpu"] * 3, answer_s=PATIENCE_S)) as ranks:
+        detectors = [FakeDetector(skill=0.4) for _ in range(5)]
+
+        def begun(width: int) -> Generator[Step, None, None]:
+            steps = ranks.retrain(detectors[width], data(8), CONFIG, seed=5, width=width)
+            next(steps)
+            return steps
+
+        both = [begun(width) for width in ((1, 2) if narrow_first else (2, 1))]
+        groups = {group for group in ranks._team._groups if len(group) == 2}
+        assert groups == ({(1, 2)} if narrow_first else {(0, 1)})
+        for steps in both:
+            list(steps)
+        ranks._open[2 if narrow_first else 0] += 1  # the next one takes the two others
+        list(ranks.retrain(detectors[3], data(8), CONFIG, seed=5, width=2))
+        assert {(0, 1), (1, 2)} <= ranks._team._groups
+        list(ranks.retrain(detectors[4], data(8), CONFIG, seed=5, width=3))
+        for detector in detectors[1:]:
+            np.testing.assert_allclose(weights(detector), weights(alone), rtol=0, atol=2e-5)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_that_dies_ends_the_trainings_of_other_threads_too(own: Ranks) -> None:
     """They share processes that have to be started anew: each hears of it, none hangs."""
     until(own.ready, 300.0)

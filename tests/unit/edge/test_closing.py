@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
+import sys
 import threading
+from collections.abc import Mapping
 
 import pytest
 
@@ -74,6 +77,39 @@ def test_a_box_that_came_up_although_it_was_told_to_end_is_stopped() -> None:
         assert happened == ["stop"]
         signal.raise_signal(signal.SIGTERM)
     assert happened == ["stop", "hurry"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_start_is_told_again_where_nothing_can_be_raised(
+    number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a callback of Python's collector: what is raised in there is printed with its traceback, and forgotten."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest's would fail this test by itself
+
+    def told(phase: str, info: Mapping[str, int]) -> None:
+        gc.callbacks.remove(told)
+        signal.raise_signal(number)
+
+    came_up = threading.Event()
+    with pytest.raises(SystemExit) as ended, Signals():
+        gc.callbacks.append(told)
+        gc.collect()
+        assert not came_up.wait(60), "nothing sets it"
+    assert (ended.value.code, sys.unraisablehook) == (code, sys.__unraisablehook__)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_else_cannot_be_raised_is_printed_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: seen.append(str(found.exc_value)))
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    with Signals():
+        Broken()
+    assert seen == ["broken"]
 
 
 def test_a_failure_while_it_runs_is_one() -> None:
