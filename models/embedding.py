@@ -7,6 +7,7 @@ inference that comes first.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 import cv2
@@ -24,6 +25,9 @@ EMBEDDING_NUMBERS = 16
 GREY_GRID, EDGE_GRID = (3, 4), (2, 2)
 #: Mean gradient, in grey levels a pixel, at which a part of the picture is as full of edges as the layout can say.
 _EDGE_FULL = 64.0
+#: Rows and columns of a view. On the real clips of docs/learning.md coarser ones tell cameras apart worse (6 x 8), finer ones little
+#: better for three times the numbers (18 x 32).
+VIEW_GRID = (12, 16)
 
 
 class FrameStats:
@@ -75,6 +79,25 @@ def layout(grey: np.ndarray) -> tuple[float, ...]:
     edges = np.minimum(1.0, _cells(np.hypot(across, down), EDGE_GRID) / _EDGE_FULL)
     numbers = np.concatenate([_cells(grey, GREY_GRID) / 255, edges])
     return tuple(np.round(numbers, 5).tolist())
+
+
+def edges(image: np.ndarray) -> np.ndarray:
+    """How strong edges are in each part of a picture: float (12, 16), log1p of the mean gradient. image: uint8 (H, W, 3) RGB."""
+    grey = cv2.GaussianBlur(cv2.cvtColor(reduced(image), cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1.0)
+    strength = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
+    return np.log1p(_cells(strength, VIEW_GRID)).reshape(VIEW_GRID)
+
+
+def view(found: Sequence[np.ndarray]) -> tuple[float, ...]:
+    """What the camera is turned to: the median of its frames' `edges`, so that what passes through does not count, with mean 0 and
+    length 1. The dot product of two is their correlation; light changes it little, a turn of the camera much. Empty without frames, or
+    where the picture is the same everywhere."""
+    if not found:
+        return ()
+    middle = np.median(found, axis=0).ravel()
+    middle = middle - middle.mean()
+    length = float(np.linalg.norm(middle))
+    return tuple(np.round(middle / length, 4).tolist()) if length > 1e-6 else ()
 
 
 def _cells(values: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

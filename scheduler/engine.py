@@ -81,6 +81,7 @@ from scheduler.events import (
 from scheduler.fleet import grants
 from scheduler.reasons import reasons_of
 from scheduler.registry import make_policy, needs
+from scheduler.scenes import Scene
 from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
 from scheduler.snapshots import division_of, snapshot_of
@@ -508,16 +509,50 @@ class BoxEngine:
         know it better."""
         before = stream.scenes.present
         near = glance.candidates(stream, now, self.config, self.state.window)
-        stream.scenes, back = scenes.seen(stream.scenes, now, version=stream.version, gains=stream.gains)
+        stream.scenes, back = scenes.seen(
+            stream.scenes, now, version=stream.version, gains=stream.gains, quality=stream.quality
+        )
         stream.scene, here = now, stream.scenes.present
         if before is not None and here is not None and here.number != before.number:
             stream.turned, stream.gains = True, list(back.gains) if back is not None else []
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
-        known = glance.worth_asking(stream, near, back) if stream.turned else near
+        if back is not None and self._turned_back(stream, back):
+            return
+        known = glance.worth_asking(stream, near) if stream.turned else near
         has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
+
+    def _turned_back(self, stream: StreamState, back: Scene) -> bool:
+        """A scene that is back has its own model at once, if that is still there and no other is about to serve: labels let it in when
+        the scene was there, and the next ones measure it beside the one that it takes the place of. Whether it was so."""
+        if stream.candidate is not None or not glance.is_there(stream, back.version):
+            return False
+        self._give_turn_up(stream, "a scene that it knows is back")
+        if back.quality is not None:
+            stream.quality = back.quality
+        if back.version != stream.version:
+            stream.remark = f"a scene that it knows is back, and so is {back.version}"
+            stream.candidate, stream.swapping, stream.probed = back.version, "reuse", stream.quality
+            stream.candidate_quality = stream.quality
+            self._out.append(
+                SwapModel(
+                    stream=stream.id,
+                    version=back.version,
+                    quality=stream.quality or 0.0,
+                    reason="reuse: the scene is back that it served",
+                    cause="reuse",
+                )  # fmt: skip
+            )
+        return True
+
+    def _give_turn_up(self, stream: StreamState, why: str) -> None:
+        """What the last window would have taught is of another scene."""
+        self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
+        self._disband(stream)
+        self._drop_training(stream, why)
+        stream.options, stream.done = (), True
 
     def _drift_of(self, stream: StreamState, look: Look) -> Drift | None:
         """Against the window that the serving model learned from; None while that is not known."""
@@ -643,11 +678,11 @@ class BoxEngine:
         """What a glance came to. A camera that takes an earlier model up learns nothing more in this window: what is known of the last
         one is of another scene."""
         if chosen is not None and not stream.candidate:
-            self.state.queue = [p for p in self.state.queue if p.stream != stream.id]
-            self._disband(stream)
-            self._drop_training(stream, "the scene is one that an earlier model knows")
-            stream.options, stream.done, stream.quality = (), True, event.serving_quality
+            self._give_turn_up(stream, "the scene is one that an earlier model knows")
+            stream.quality = event.serving_quality
             self._take_up(stream, chosen, event.serving_quality or 0.0)
+        elif chosen is None and stream.turned and _number(event.serving_quality) is not None:
+            stream.quality = event.serving_quality  # what was believed is of another scene
         self._next_prep(event.at_s)
 
     def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float, *, shadow: bool = False) -> None:
@@ -790,7 +825,8 @@ class BoxEngine:
             gain = _number(event.gain)
             gain = new - old if gain is None else gain
             self._observe(stream, old, gain)
-            stream.gains = [*stream.gains, gain][-MAX_GAINS:]
+            if not stream.turned:  # a lesson of the last scene says nothing of what is to be won in this one
+                stream.gains = [*stream.gains, gain][-MAX_GAINS:]
         verdict = admission.judge(
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
@@ -806,7 +842,7 @@ class BoxEngine:
             return
         stream.note = _refusal(old, new, verdict)
         stream.refused = old is not None and new is not None
-        if stream.refused and self.config.try_again:
+        if stream.refused and self.config.try_again and not stream.turned:
             error = admission.error_of(event.gain_sd, event.frames)
             stream.gains[-1] = turns.as_if_won(verdict.gain, error, expected)
         if stream.leader is not None:

@@ -19,11 +19,11 @@ import math
 
 from scheduler import reuse
 from scheduler.engine_state import BoxState, EngineConfig, Prep, StreamState
-from scheduler.scenes import NEARER, Scene
+from scheduler.scenes import NEARER
 from scheduler.types import CachedModel, Signature
 
 #: Part of the window that has passed by then.
-AT_FRAC = 0.2
+AT_FRAC = 0.06
 #: Enough to tell a scene by; more of them would cost a box with many cameras a tenth of its window.
 FRAMES = 8
 
@@ -61,11 +61,15 @@ def candidates(stream: StreamState, now: Signature, config: EngineConfig, window
     )  # fmt: skip
 
 
-def worth_asking(stream: StreamState, near: tuple[str, ...], back: Scene | None) -> tuple[str, ...]:
-    """Versions to measure when the camera has turned to another scene. back: the scene as it was remembered, None: it is new. A scene
-    that is back had a model; for a new one what was trained on the last scene may be worse than what the camera came with."""
-    first = back.version if back is not None else stream.delivered
-    return tuple(v for v in dict.fromkeys((first, *near)) if v and v != stream.version)
+def worth_asking(stream: StreamState, near: tuple[str, ...]) -> tuple[str, ...]:
+    """Versions to measure when the camera has turned to a scene that is new, or whose own model is gone: what was trained on the last
+    one may be worse there than what the camera came with."""
+    return tuple(v for v in dict.fromkeys((stream.delivered, *near)) if v and v != stream.version)
+
+
+def is_there(stream: StreamState, version: str) -> bool:
+    """Can that version still serve the camera?"""
+    return bool(version) and version in (stream.version, stream.delivered, *(model.name for model in stream.cached))
 
 
 def _is_near(model: CachedModel, now: Signature, most: float) -> bool:

@@ -166,18 +166,26 @@ class FrameLook:
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """A window of a camera seen through the model that served it: a few frames, in time order. version: that model (embeddings and
-    confidences of different models do not compare)."""
+    confidences of different models do not compare). view: where the picture has edges and where it has none, of all frames together
+    (`models.embedding.view`); empty: unknown. Raises ValueError for a number that is not finite."""
 
     version: str
     frames: tuple[FrameLook, ...]
+    view: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.view)):
+            raise ValueError("Look.view must hold finite numbers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
     """A window in a few numbers that do not depend on the model that serves, so that windows months apart compare
-    (`scheduler.drift.signature`). values: standardised; empty: unknown."""
+    (`scheduler.drift.signature`). values: standardised; empty: unknown. view: as in `Look`; only of windows that were looked at since
+    the box started."""
 
     values: tuple[float, ...] = ()
+    view: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,9 @@ COMPARED = 10
 REGIONS_PX = 640
 #: A stream in which hardly anything moves still costs this part of the usual one.
 LEAST_BUSY = 0.05
+#: A live box keeps a frame a second (`window.sample_fps`), so whoever looks at the first minute of a window has more to see than the
+#: candidates that were captured by then: so many frames more, of the first part of a window.
+EARLY, EARLY_FRAC = 8, 0.2
 Log = Callable[[str], None]
 
 
@@ -141,7 +144,7 @@ class Studio:
         profiled = [c.index for c in self.candidates(stream, 0)]
         aged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)] + profiled
         wanted = {max(0, i - age) for i in aged for age in AGES}
-        wanted |= {c.index for w in range(self.options.windows) for c in self.candidates(stream, w)}
+        wanted |= {c.index for w in range(self.options.windows) for c in self.kept(stream, w)}
         found = self._keep(footage, wanted)
         self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
         if self.options.task.wants_regions:
@@ -191,6 +194,22 @@ class Studio:
         free = [i for i in range(start, stop) if i not in taken]
         count = min(self.options.candidates, len(free))
         picks = [free[int((k + 0.5) / count * len(free))] for k in range(count)]
+        return self._candidates(stream, window, picks)
+
+    def early(self, stream: str, window: int) -> list[Candidate]:
+        """Further frames of a window's beginning, evenly spread, no evaluation frames either."""
+        start, stop = self.bounds(stream, window)
+        taken = {i for _, i in self.judged(stream, window)} | {c.index for c in self.candidates(stream, window)}
+        free = [i for i in range(start, start + int(EARLY_FRAC * (stop - start))) if i not in taken]
+        count = min(EARLY, len(free))
+        return self._candidates(stream, window, [free[int((k + 0.5) / count * len(free))] for k in range(count)])
+
+    def kept(self, stream: str, window: int) -> list[Candidate]:
+        """Candidates and early frames, in time order."""
+        return sorted([*self.candidates(stream, window), *self.early(stream, window)], key=lambda c: c.index)
+
+    def _candidates(self, stream: str, window: int, picks: Sequence[int]) -> list[Candidate]:
+        start, stop = self.bounds(stream, window)
         return [
             Candidate(stream=stream, window=window, index=i, at_frac=(i - start) / (stop - start)) for i in dict.fromkeys(picks)
         ]
@@ -421,13 +440,20 @@ class StudioSamples:
         self._studio, self._options = studio, studio.options
         self._splits: dict[tuple[str, int], str] = {}
         self._found: dict[tuple[str, int], Detections | None] = {}  # None: left out
-        self.now_s = 0.0
+        self._now_s, self._looks_at = 0.0, -1
+
+    def set_time(self, now_s: float, looks_at: int = -1) -> None:
+        """It is so late. looks_at: the window that is glanced at; if it is in progress, its early frames are there."""
+        self._now_s, self._looks_at = now_s, looks_at
 
     def sampled(self, stream: str, window: int) -> list[Candidate]:
-        """Only what has been captured by now: a window in progress shows its past. As live, a frame in which nothing moves is no sample
-        where the task is about what moves."""
-        passed = self.now_s / self._options.window_s - window
-        past = [c for c in self._studio.candidates(stream, window) if c.at_frac <= passed]
+        """Only what has been captured by now: a window in progress shows its past. Early frames are there for glances, and stay once
+        they are labelled. As live, a frame in which nothing moves is no sample where the task is about what moves."""
+        passed = self._now_s / self._options.window_s - window
+        plain = {c.index for c in self._studio.candidates(stream, window)}
+        glance = window == self._looks_at and passed < 1
+        known = (c for c in self._studio.kept(stream, window) if glance or c.index in plain or self.split(c) is not None)
+        past = [c for c in known if c.at_frac <= passed]
         return [c for c in past if (regions := self.picture(c).regions) is None or len(regions)]
 
     def picture(self, ref: Any) -> Picture:
@@ -457,7 +483,7 @@ class StudioSamples:
         ]
 
     def _with_split(self, stream: str, windows: Sequence[int], split: str) -> list[Candidate]:
-        mine = [c for w in windows for c in self._studio.candidates(stream, w) if self.split(c) == split]
+        mine = [c for w in windows for c in self._studio.kept(stream, w) if self.split(c) == split]
         return [c for c in mine if self.labels(c) is not None]
 
     def labelled_indices(self) -> set[tuple[str, int]]:

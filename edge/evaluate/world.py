@@ -223,12 +223,12 @@ class EvaluateWorld:
 
     def _look(self, command: StartLook, begun_s: float) -> Work:
         """So many passes of each frame that was captured when it began."""
-        self.samples.now_s = begun_s
+        self.samples.set_time(begun_s, command.window)
         frames = min(command.frames, len(self.samples.sampled(command.stream, command.window)))
         cost = jobs.passes_of(self._studio.task) * frames * self._studio.costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = begun_s
+            self.samples.set_time(begun_s, command.window)
             look = jobs.run_at_once(
                 jobs.look_steps(
                     self.samples, self._studio.task, self._remembered(command.stream, command.version),
@@ -245,7 +245,7 @@ class EvaluateWorld:
         cost = (1 + len(command.candidates)) * len(refs) * self._studio.costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = at_s
+            self.samples.set_time(at_s)
             candidates = ((v, self._remembered(command.stream, v)) for v in command.candidates if self._studio.has(v))
             result = jobs.run_at_once(
                 jobs.probe_steps(
@@ -279,14 +279,14 @@ class EvaluateWorld:
 
     def _labelling(self, command: StartLabelling, begun_s: float) -> Work:
         costs = self._studio.costs
-        self.samples.now_s = begun_s
+        self.samples.set_time(begun_s, command.window)
         golden_gpu_s = costs.golden_gpu_s * self._options.labelling.views
         train, judged = jobs.frames_to_label(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         new = sum(self.samples.split(ref) is None for ref in [*train, *judged])
         cost = new * golden_gpu_s + len(judged) * costs.infer_gpu_s
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = begun_s
+            self.samples.set_time(begun_s, command.window)
             result = jobs.run_at_once(
                 jobs.label_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
@@ -316,7 +316,7 @@ class EvaluateWorld:
         epochs, cost = affordable_epochs(tried, self._studio.costs, n_train, n_holdout, budget_gpu_s=command.budget_gpu_s)
 
         def finish(at_s: float) -> Event:
-            self.samples.now_s = at_s
+            self.samples.set_time(at_s)
             try:
                 trials = tuple(self._trial(command, tried, config, n) for config, n in epochs)
             except JobError as error:
@@ -430,7 +430,7 @@ class EvaluateWorld:
         )  # fmt: skip
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
-        self.samples.now_s = at_s
+        self.samples.set_time(at_s)
         refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
         costs = self._studio.costs
         older = jobs.older_refs(self.samples, command.stream, command.window, command.frames, refs)
@@ -438,7 +438,7 @@ class EvaluateWorld:
         cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * (len(refs) + len(older)) * costs.infer_gpu_s
 
         def finish(done_s: float) -> Event:
-            self.samples.now_s = at_s  # it judges what had been captured when it began
+            self.samples.set_time(at_s)  # it judges what had been captured when it began
             result = jobs.run_at_once(
                 jobs.gate_steps(
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),

@@ -9,7 +9,7 @@ import numpy as np
 from configs.errors import JobError
 from edge.jobs.base import Samples, Steps, no_yield, spread
 from models.detector import Detector, KeepsFeatures, YieldPoint
-from models.embedding import FrameStats
+from models.embedding import FrameStats, edges, view
 from models.tasks.base import Picture, Task
 from scheduler.types import Detections, FrameLook, Look
 
@@ -27,6 +27,7 @@ def look_steps(
     classifies what moves, the objects are the classified regions and the embedding is the classifier's of the whole frame."""
     stats = FrameStats(model.spec.arch)
     found: list[FrameLook] = []
+    edges_found: list[np.ndarray] = []
     for ref in spread(samples.sampled(stream, window), frames):
         try:
             picture = samples.picture(ref)
@@ -37,8 +38,9 @@ def look_steps(
             found.append(stats.look_at(picture, task.shown(seen), embedding))
         except ValueError as error:
             raise JobError(f"{stream}: {error}", code="nan", subject=version, remedy="roll the model back") from error
+        edges_found.append(edges(picture.image))
         yield
-    return Look(version=version, frames=tuple(found))
+    return Look(version=version, frames=tuple(found), view=view(edges_found))
 
 
 def passes_of(task: Task) -> int:

@@ -33,7 +33,7 @@ def signature(look: Look) -> Signature:
     # Square roots, so that the distance of two mixes is Hellinger's: at most 1 apart.
     shares = np.sqrt(counts / counts.sum() / 2) if counts.sum() > 0 else counts
     parts = [_even(image), [objects], shares, _even(_layout(look))]
-    return Signature(values=tuple(round(float(v), 6) for part in parts for v in part))
+    return Signature(values=tuple(round(float(v), 6) for part in parts for v in part), view=look.view)
 
 
 def distance(a: Signature, b: Signature) -> float:

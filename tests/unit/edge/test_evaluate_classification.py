@@ -79,7 +79,7 @@ def test_the_first_frames_are_learnt_and_hold_nothing(studio: Studio) -> None:
     assert picture.regions is not None
     assert len(picture.regions) == 0
     samples = StudioSamples(studio)
-    samples.now_s = OPTIONS.window_s
+    samples.set_time(OPTIONS.window_s)
     names = {ref.name for ref in samples.sampled("cam0", 0)}
     assert first.name not in names, "nothing moves in it: no sample"
     assert len(names) >= 8

@@ -17,7 +17,7 @@ from edge.costs import CostProfile, load_costs, measure_costs
 from edge.evaluate import evaluate_command
 from edge.evaluate.command import RETRAIN
 from edge.evaluate.run import engine_config, fixed_configs
-from edge.evaluate.studio import EvaluateOptions, Studio
+from edge.evaluate.studio import EARLY, EARLY_FRAC, EvaluateOptions, Studio
 from edge.footage import Clip, Footage, footage_of, footage_of_videos, load_scenario
 from edge.memo import Memo
 from models.fake import FakeDetector, scripted_image
@@ -244,6 +244,12 @@ def test_what_is_judged_is_never_sampled(frames: int, windows: int, candidates: 
         assert sampled == sorted(set(sampled))
         assert all(start <= i < stop for i in [*shown, *sampled])
         assert len(sampled) == min(candidates, stop - start - len(shown))
+        early = [c.index for c in studio.early("s", window)]
+        assert not {*shown, *sampled} & set(early)
+        assert early == sorted(set(early))
+        assert all(start <= i < start + EARLY_FRAC * (stop - start) for i in early)
+        assert len(early) <= EARLY
+        assert [c.index for c in studio.kept("s", window)] == sorted([*sampled, *early])
         assert all(0 <= position < 1 for position, _ in studio.judged("s", window))
 
 

@@ -202,7 +202,7 @@ def test_a_window_in_progress_shows_only_its_past(studio: Studio) -> None:
     everything = studio.candidates("cam1", 1)
     start, stop = studio.bounds("cam1", 1)
     for now_s in (0.0, 200.0, 260.0, 399.0, 400.0, 500.0):
-        samples.now_s = now_s
+        samples.set_time(now_s)
         seen = samples.sampled("cam1", 1)
         captured = [c for c in everything if 200.0 + 200.0 * (c.index - start) / (stop - start) <= now_s]
         assert [c.index for c in seen] == [c.index for c in captured]
@@ -213,8 +213,9 @@ def test_a_glance_sees_and_labels_what_was_captured_by_then_and_is_charged_for_t
     stream, last, window_s = next(iter(studio.footage)), studio.options.windows - 1, studio.options.window_s
     world = EvaluateWorld(studio, {s: studio.knobs(s) for s in studio.footage})
     begun_s, version = (last + 0.5) * window_s, studio.base_version
-    captured = [c for c in studio.candidates(stream, last) if c.at_frac <= 0.5]
-    assert 0 < len(captured) < len(studio.candidates(stream, last))
+    captured = [c for c in studio.kept(stream, last) if c.at_frac <= 0.5]
+    candidates = studio.candidates(stream, last)
+    assert len(candidates) / 2 < len(captured) < len(candidates) + len(studio.early(stream, last))
     work = world.start(StartLook(job="g", stream=stream, window=last, version=version, frames=100), begun_s)
     assert work.gpu_s == pytest.approx(len(captured) * studio.costs.infer_gpu_s)
     seen = work.finish(begun_s + 0.4 * window_s)
@@ -224,6 +225,8 @@ def test_a_glance_sees_and_labels_what_was_captured_by_then_and_is_charged_for_t
     labelled = world.start(asked, begun_s).finish(begun_s + 1)
     assert isinstance(labelled, LabelDone)
     assert (labelled.train, labelled.holdout) == (0, len(captured))
+    world.samples.set_time((last + 1) * window_s)
+    assert {c.index for c in captured} < {c.index for c in world.samples.sampled(stream, last)}, "what was labelled stays"
     assert (stream, last + 1) not in world.record.opened_with, "nobody knows yet what the next window opens with"
     chosen = StartProbe(job="c", stream=stream, window=last, version=version, candidates=(version,))
     found = world.start(chosen, begun_s + 1).finish(begun_s + 2)

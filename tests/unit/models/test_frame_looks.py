@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from configs.units import CLASSES, NOTHING
-from models.embedding import EMBEDDING_NUMBERS, LOOK_PX, FrameStats, layout, projected, reduced, tint
+from models.embedding import EMBEDDING_NUMBERS, LOOK_PX, VIEW_GRID, FrameStats, edges, layout, projected, reduced, tint, view
 from models.tasks.base import Picture
 from scheduler.types import Detections
 
@@ -151,3 +151,59 @@ def test_features_that_are_no_numbers_are_refused(bad: float) -> None:
 def test_scores_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         STATS.look_at(picture(plain(9)), found([0], [float("nan")]), NO_EMBEDDING)
+
+
+# --- what the camera is turned to -------------------------------------------------------------------------------------
+
+
+def street(seed: int, height: int = 360, width: int = 640) -> np.ndarray:
+    """Boxes of all sizes and greys: another arrangement for each seed."""
+    rng, image = np.random.default_rng(seed), plain(120, height, width)
+    for _ in range(30):
+        y, x, h, w = (int(rng.integers(0, most)) for most in (height, width, height // 3, width // 3))
+        image[y : y + h, x : x + w] = rng.integers(0, 256, 3)
+    return image
+
+
+def correlation(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    return float(np.dot(a, b))
+
+
+def test_a_view_has_mean_0_and_length_1_whatever_the_size() -> None:
+    small, large = (view([edges(street(1, h, w))]) for h, w in ((90, 160), (720, 1280)))
+    for seen in (small, large):
+        assert len(seen) == VIEW_GRID[0] * VIEW_GRID[1]
+        assert sum(seen) == pytest.approx(0, abs=0.02)
+        assert correlation(seen, seen) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(("factor", "level"), [(0.4, 0), (0.4, 150), (1.0, 40), (0.15, 90)])
+def test_light_and_haze_leave_a_view_and_a_turn_of_the_camera_does_not(factor: float, level: float) -> None:
+    image = street(1)
+    other_light = np.clip(image * factor + level, 0, 255).astype(np.uint8)
+    day = view([edges(image)])
+    assert correlation(day, view([edges(other_light)])) > 0.8
+    assert correlation(day, view([edges(np.ascontiguousarray(image[:, ::-1]))])) < 0.5
+    assert all(correlation(day, view([edges(street(seed))])) < 0.5 for seed in range(2, 12))
+
+
+def test_what_passes_through_is_no_part_of_a_view() -> None:
+    frames = []
+    for at in range(5):
+        frame = street(1)
+        frame[100:250, at * 120 : at * 120 + 100] = textured(150, 100, seed=at)
+        frames.append(frame)
+    empty = view([edges(street(1))])
+    alone = min(correlation(empty, view([edges(frame)])) for frame in frames)
+    assert correlation(empty, view([edges(frame) for frame in frames])) > max(0.95, alone)
+
+
+@pytest.mark.parametrize("frames", [[], [plain(0)], [plain(255), plain(255)]])
+def test_a_picture_that_is_the_same_everywhere_has_no_view(frames: list[np.ndarray]) -> None:
+    assert view([edges(frame) for frame in frames]) == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40), st.just(3))))
+def test_a_view_of_any_picture_is_finite(image: np.ndarray) -> None:
+    assert all(abs(value) <= 1 for value in view([edges(image)]))

@@ -23,8 +23,7 @@ from scheduler.commands import (
 from scheduler.drift.signature import PARTS
 from scheduler.engine import GLANCE, BoxEngine
 from scheduler.engine_state import Running, StreamState
-from scheduler.events import Event, LookDone, TimerFired
-from scheduler.scenes import Scene
+from scheduler.events import Event, GateDone, LookDone, ProbeDone, TimerFired
 from scheduler.types import CachedModel, RetrainOption, Signature, Traits
 from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
 
@@ -83,13 +82,16 @@ def test_what_comes_back_has_its_model_in_the_same_window(overlap: bool) -> None
     assert 4 * WINDOW_S + AT_S <= swap[0] < 4 * WINDOW_S + 50
 
 
-def test_it_costs_labels_only_where_an_earlier_model_may_fit() -> None:
-    soon = run(LearningWorld(scene_of=alternating(2)), windows=8, glance=True)
-    samples = [c.window for c in soon.of(StartLabelling) if "/sample/" in c.job]
-    assert samples == [4, 6]
-    assert all(c.holdout_frac == 1.0 for c in soon.of(StartLabelling) if "/sample/" in c.job), (
-        "nothing is trained on what judged"
-    )
+def test_a_scene_that_has_its_own_model_costs_no_labels() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), windows=8, glance=True)
+    assert {int(at_s // WINDOW_S) for at_s, c in when(ran, "a") if c.cause == "reuse"} == {4, 6}
+    assert not [c for c in ran.of(StartLabelling) if "/sample/" in c.job]
+
+
+def test_labels_of_a_glance_judge_and_teach_nothing() -> None:
+    ran = came_with("a-0")
+    (asked,) = [c for c in ran.of(StartLabelling) if "/sample/" in c.job]
+    assert (asked.window, asked.holdout_frac) == (2, 1.0)
 
 
 def test_a_scene_that_stays_is_glanced_at_and_no_more() -> None:
@@ -144,13 +146,19 @@ def test_what_was_won_in_a_scene_is_remembered_with_it() -> None:
     ) + len([c for c in ran.of(StartRetraining) if c.window in (2, 3)])
 
 
-def test_a_scene_that_is_back_has_its_model_asked_whatever_signatures_of_windows_say() -> None:
-    back = Scene(number=0, signature=signature(0.0), version="old")
+def test_in_a_new_scene_the_model_that_the_camera_came_with_is_asked_first() -> None:
     camera = stream(1.0, {})
-    assert glance.worth_asking(camera, (), back) == ("old",)
-    assert glance.worth_asking(camera, ("near", "old"), back) == ("old", "near")
-    assert glance.worth_asking(camera, (), Scene(number=0, signature=signature(0.0), version="now")) == ()
-    assert glance.worth_asking(camera, ("near",), None) == ("near",)
+    assert glance.worth_asking(camera, ("near",)) == ("near",)
+    camera.delivered = "first"
+    assert glance.worth_asking(camera, ("near", "first")) == ("first", "near")
+    camera.delivered = "now"
+    assert glance.worth_asking(camera, ()) == ()
+
+
+def test_what_can_still_serve() -> None:
+    camera = stream(1.0, {"kept": 0.0})
+    camera.delivered = "first"
+    assert [v for v in ("now", "kept", "first", "gone", "") if glance.is_there(camera, v)] == ["now", "kept", "first"]
 
 
 def test_switched_off_or_without_reuse_or_in_groups_nobody_glances() -> None:
@@ -162,12 +170,74 @@ def test_switched_off_or_without_reuse_or_in_groups_nobody_glances() -> None:
         assert not glanced(run(LearningWorld(scene_of=alternating(2)), windows=6, **switched))
 
 
-def test_labels_decide_not_looks() -> None:
-    """The first day's model forgets itself: what looks right is measured and left alone."""
-    world = LearningWorld(scene_of=alternating(2), said=lambda version, truth, window: 0.3 if window >= 4 else truth)
-    ran = run(world, windows=5, glance=True)
+def test_a_model_that_serves_again_with_its_scene_goes_when_the_next_labels_say_so() -> None:
+    """The first day's model is not what it was: the look cannot know that, labels can."""
+
+    def said(version: str, truth: float, window: int) -> float:
+        return 0.1 if version == "a:0" and window >= 4 else truth
+
+    ran = run(LearningWorld(scene_of=alternating(3), said=said), windows=8, glance=True)
+    back, gone, *_ = [(at_s, c) for at_s, c in when(ran, "a") if at_s >= 6 * WINDOW_S]
+    assert (back[1].version, back[1].cause) == ("a:0", "reuse")
+    assert (gone[1].version, gone[1].cause) == ("a:3", "rollback")
+    assert 7 * WINDOW_S < gone[0] < 7.2 * WINDOW_S
+
+
+def test_labels_decide_where_the_scene_has_no_model_of_its_own() -> None:
+    ran = came_with("a-0", forgets=0.1, said=lambda version, truth, window: 0.3 if window >= 2 else truth)
     assert [c for c in ran.of(StartProbe) if "/choose/" in c.job]
     assert not ran.swaps("reuse")
+
+
+def test_where_its_model_is_gone_a_scene_that_is_back_has_none() -> None:
+    stream, engine, ran = glance_alone()
+    stream.cached = tuple(model for model in stream.cached if model.name == stream.version)
+    told = carried_out(engine, ran.world, engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE)), 400 + AT_S)
+    assert not [c for c in told if isinstance(c, SwapModel)]
+    assert stream.turned
+
+
+def test_the_lesson_of_the_last_scene_is_not_learned_when_a_known_one_is_back_also_by_the_same_model() -> None:
+    """Nothing of the night's labels is trained on by day, though one model serves both."""
+    ran = run(LearningWorld(scene_of=alternating(2), forgets=0.8), windows=5, glance=True)
+    assert not ran.swaps("reuse")
+    back_s = 4 * WINDOW_S + AT_S + 2
+    later = [c for event, commands in ran.driver.log for c in commands if event.at_s > back_s]
+    assert not [c for c in later if isinstance(c, StartProfiling | StartRetraining | StartGate)]
+
+
+@pytest.mark.parametrize("try_again", [True, False])
+def test_what_a_lesson_of_the_last_scene_won_is_nothing_that_a_new_scene_has_had(try_again: bool) -> None:
+    """The day's labels taught a model which the gate then measures by night."""
+    engine, _ = at_night(try_again=try_again)
+    stream = engine.state.streams["a"]
+    stream.turned, stream.gains, stream.done = True, [], False
+    stream.candidate, stream.gating = "a:x", "a/gate/4"
+    refused = GateDone(
+        at_s=410, job="a/gate/4", stream="a", candidate="a:x", serving_quality=0.5, candidate_quality=0.2, frames=8, gpu_s=1.0,
+    )  # fmt: skip
+    engine.handle(refused)
+    assert stream.gains == []
+    assert stream.done
+    assert stream.quality == 0.5
+
+
+def test_what_a_scene_was_worth_is_believed_when_it_is_back() -> None:
+    stream, engine, ran = glance_alone()
+    stream.quality = 0.55
+    (asked,) = [c for c in engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE)) if isinstance(c, StartLook)]
+    engine.handle(ran.world.start(asked, 410).finish(411))
+    night = stream.scenes.known[1]
+    assert (night.number, night.quality) == (1, 0.55)
+    assert stream.quality == stream.candidate_quality == pytest.approx(ran.world.learns, abs=0.05)
+
+
+def test_what_serves_in_a_new_scene_is_worth_what_its_labels_say() -> None:
+    ran = came_with("a-0", forgets=0.6)
+    (chose,) = [c for c in ran.of(StartProbe) if "/choose/" in c.job]
+    assert ran.engine.state.streams["a"].version != "a-0"
+    answered = [event for event, _ in ran.driver.log if isinstance(event, ProbeDone) and event.job == chose.job]
+    assert answered[0].serving_quality == pytest.approx(0.6)
 
 
 def test_the_turn_of_a_camera_that_took_a_model_up_is_given_up() -> None:
@@ -183,6 +253,14 @@ def at_night(**changes: Any) -> tuple[BoxEngine, Ran]:
     ran = run(LearningWorld(scene_of=alternating(2)), windows=4, glance=True, **changes)
     ran.driver.run([], until_s=400 + AT_S - 1)
     return ran.engine, ran
+
+
+def glance_alone() -> tuple[StreamState, BoxEngine, Ran]:
+    """The same with nothing else to do."""
+    engine, ran = at_night()
+    state = engine.state
+    state.queue, state.active, state.labels_due, state.phase = [], None, False, "planned"
+    return state.streams["a"], engine, ran
 
 
 def test_where_preparation_has_ended_it_goes_on_for_the_glance_with_a_share() -> None:
@@ -226,9 +304,7 @@ def carried_out(engine: BoxEngine, world: LearningWorld, commands: list[Any], at
 
 
 def test_a_retraining_under_way_is_given_up_when_a_model_is_taken_up() -> None:
-    engine, ran = at_night()
-    state, stream = engine.state, engine.state.streams["a"]
-    state.queue, state.active, state.labels_due, state.phase = [], None, False, "planned"
+    stream, engine, ran = glance_alone()
     stream.running = Running(
         job="a/train/4", config=ENGINE.retrain[0], option=RetrainOption(name="full", end_quality=0.9, cost_gpu_s=20.0)
     )  # fmt: skip

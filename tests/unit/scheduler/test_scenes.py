@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from scheduler.drift.signature import PARTS
-from scheduler.scenes import CHANGED_LIGHT, MOST, Scene, Scenes, seen
+from scheduler.scenes import CHANGED_LIGHT, MOST, OTHER_VIEW, SAME, Scene, Scenes, apart, seen
 from scheduler.types import Signature
 
 
@@ -85,3 +87,32 @@ def test_no_scene_has_the_number_of_another_and_not_many_are_kept(views: list[fl
             assert scenes.present == replace(back, signature=at(value), visits=back.visits + 1)
         elif before.present is not None and scenes.made == before.made:
             assert abs(value - before.present.signature.values[0]) <= CHANGED_LIGHT + 0.2, "it stayed"
+
+
+# --- another view in the same light -----------------------------------------------------------------------------------
+
+
+def turned(degrees: float, value: float = 0.0) -> Signature:
+    """A view that correlates with another one by the cosine of what is between them."""
+    angle = math.radians(degrees)
+    return Signature(values=(value,) * sum(PARTS), view=(math.cos(angle), math.sin(angle)))
+
+
+def test_views_that_have_nothing_in_common_are_another_scene_in_whatever_light() -> None:
+    assert apart(turned(0), turned(90)) == pytest.approx(OTHER_VIEW)
+    assert apart(turned(0), turned(180)) == pytest.approx(2 * OTHER_VIEW)
+    scenes, back = after(turned(0), turned(90))
+    assert (len(scenes.known), back) == (2, None)
+    scenes, back = seen(scenes, turned(5), version="v1", gains=[])
+    assert back is not None
+    assert back.number == 0
+
+
+def test_a_view_that_is_much_the_same_decides_nothing() -> None:
+    assert apart(turned(0), turned(40)) < SAME
+    assert apart(turned(0), turned(20, 1.0)) == apart(at(0.0), at(1.0))
+
+
+@pytest.mark.parametrize("other", [at(0.1), replace(turned(90, 0.1), view=()), replace(turned(90, 0.1), view=(1.0,))])
+def test_where_one_view_is_unknown_the_picture_alone_counts(other: Signature) -> None:
+    assert apart(turned(0), other) == apart(other, turned(0)) == apart(at(0.0), at(0.1)) < SAME
