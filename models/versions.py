@@ -135,6 +135,8 @@ def _text(data: Mapping[str, Any]) -> str:
 def _as_json(manifest: Manifest, sha256: str) -> dict[str, Any]:
     data = asdict(manifest)
     spec = data.pop("spec")
+    if data["signature"] is not None:
+        del data["signature"]["view"]  # told apart while the box runs (`scheduler.scenes`); older boxes do not know it
     return {
         **data,
         "schema": SCHEMA,

@@ -1,15 +1,17 @@
 """A glance at the window in progress: has the scene gone back to one that the camera knows, or to one that it never saw?
 
 Everything else that is learned in a window is learned from the one before it, so a scene that comes back has the wrong model for a
-whole window, and the right one when it may be over. A glance is the look of `scheduler.drift`, taken when a part of the window has
-passed, of each camera that learns. It costs a pass of a few frames and no label.
+whole window, and the right one when it may be over. A glance is the look of `scheduler.drift`, taken when a small part of the window
+has passed, of each camera that learns. It costs a pass of a few frames and no label.
 - Which scene it is follows from its signature (`scheduler.scenes`). Of each scene it is remembered what slower rates leave of the
-  quality and what retrainings have won, and both hold again at once.
-- Where another scene is seen, or the window looks clearly more like that of a kept model than like the window before and the
-  serving model's own, some frames of it are labelled and the models that may fit are probed on them (`scheduler.reuse`): the scene's
-  own, the nearest ones, in a new scene the one that the camera came with. The gate's rule decides, as everywhere. What the last
-  window taught is of another scene then, so the turn of a camera that takes a model up is given up: nothing is trained that the gate
-  would have to refuse.
+  quality, what retrainings have won, and which model served it. All of that holds again at once when the scene is back, the model too:
+  labels let it in there. The next labels measure it beside the one whose place it took, which comes back if it was better
+  (`scheduler.reuse`, rollback).
+- In a new scene, one whose model is gone, or where the window looks clearly more like that of a kept model than like the window before
+  and the serving model's own, some frames are labelled and the models that may fit are probed on them: the nearest ones, in another
+  scene also the one that the camera came with. The gate's rule decides.
+- What the last window taught is of another scene when a known one is back, or when a model is taken up: the turn of that camera is given
+  up, so nothing is trained that the gate would have to refuse.
 Pure. Ours; RECL (NSDI 2023) picks the expert of a window by its newest frames too.
 """
 
@@ -22,7 +24,8 @@ from scheduler.engine_state import BoxState, EngineConfig, Prep, StreamState
 from scheduler.scenes import NEARER
 from scheduler.types import CachedModel, Signature
 
-#: Part of the window that has passed by then.
+#: Part of the window that has passed by then: a box that keeps a frame a second has a dozen of a window of 200 s, and little of the
+#: window is served by another scene's model.
 AT_FRAC = 0.06
 #: Enough to tell a scene by; more of them would cost a box with many cameras a tenth of its window.
 FRAMES = 8

@@ -5,7 +5,7 @@ A box forgets most of what it knew of a scene when the next one comes: another m
 the quality is measured on other frames. When the scene is back, both are worth having again (`scheduler.glance`). A scene is told by
 its signature (`scheduler.drift.signature`) alone: by what the picture is like, and by where it has edges, which a turn of the camera
 changes and light hardly does. On real footage two or three frames are enough (docs/decisions/0104-scenes.md).
-No model serves by that without labels. Pure. Ours; that models are kept by scene is RECL's idea (NSDI 2023).
+A model serves by that only where labels let it in before. Pure. Ours; that models are kept by scene is RECL's idea (NSDI 2023).
 """
 
 from __future__ import annotations

@@ -118,6 +118,14 @@ def test_what_is_known_of_the_window_and_the_cost_comes_back(tmp_path: Path) -> 
     assert replace(read, sha256="") == known
 
 
+def test_a_view_of_the_camera_is_no_part_of_a_manifest(tmp_path: Path) -> None:
+    """Older boxes read manifests too, and only the box that looked compares views."""
+    seen = replace(manifest(), signature=Signature(values=(0.5, -1.25), view=(0.6, 0.8)))
+    folder = write_version(tmp_path, seen, STATE)
+    assert json.loads((folder / MANIFEST_FILE).read_text())["signature"] == {"values": [0.5, -1.25]}
+    assert read_manifest(folder).signature == Signature(values=(0.5, -1.25))
+
+
 def test_loading_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
     """safetensors' own `load_file` leaves 57 bytes per tensor and call."""
     folder = write_version(tmp_path, manifest(), {f"layers.{n}.weight": torch.ones(2) for n in range(100)})
