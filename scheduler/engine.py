@@ -513,23 +513,23 @@ class BoxEngine:
             stream.scenes, now, version=stream.version, gains=stream.gains, quality=stream.quality
         )
         stream.scene, here = now, stream.scenes.present
+        has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if before is not None and here is not None and here.number != before.number:
             stream.turned, stream.gains = True, list(back.gains) if back is not None else []
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
-        if back is not None and self._turned_back(stream, back):
-            return
+            if not has_new_model:
+                self._give_turn_up(stream, "the camera sees another scene")
+                if back is not None and glance.is_there(stream, back.version):
+                    self._serve_scene(stream, back)
+                    return
         known = glance.worth_asking(stream, near) if stream.turned else near
-        has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
 
-    def _turned_back(self, stream: StreamState, back: Scene) -> bool:
-        """A scene that is back has its own model at once, if that is still there and no other is about to serve: labels let it in when
-        the scene was there, and the next ones measure it beside the one that it takes the place of. Whether it was so."""
-        if stream.candidate is not None or not glance.is_there(stream, back.version):
-            return False
-        self._give_turn_up(stream, "a scene that it knows is back")
+    def _serve_scene(self, stream: StreamState, back: Scene) -> None:
+        """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside
+        the one that it takes the place of."""
         if back.quality is not None:
             stream.quality = back.quality
         if back.version != stream.version:
@@ -545,7 +545,6 @@ class BoxEngine:
                     cause="reuse",
                 )  # fmt: skip
             )
-        return True
 
     def _give_turn_up(self, stream: StreamState, why: str) -> None:
         """What the last window would have taught is of another scene."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from scheduler import drift
 from scheduler.types import Signature
 
-#: Windows no further apart than SAME are one scene (`drift.distance`); up to CHANGED_LIGHT, unless a known scene is nearer. On the
-#: footage of docs/learning.md neighbouring windows of one scene are up to 0.25 apart, up to 0.42 where light or weather change little
-#: by little (4 of 96 pairs more: lamps that fail, dusk); those of two scenes 0.43 and more (2 of 24 less: 0.30 and 0.37).
-SAME, CHANGED_LIGHT = 0.25, 0.4
+#: Looks no further `apart` than SAME are one scene; up to CHANGED_LIGHT, unless a known scene is nearer. On the recurring drift of
+#: docs/learning.md the beginnings of neighbouring windows of one scene are at most 0.36 apart (21 of 24 at most 0.24), those of two
+#: scenes 0.40 and more (24; rain 0.40 to 0.42).
+SAME, CHANGED_LIGHT = 0.25, 0.38
 #: So much nearer than the present scene must a known one be to be it, and a kept model's window to be asked: frames of a scene differ.
 NEARER = 0.8
 #: What no correlation at all between two views counts as. On the same footage two looks of one view correlate by 0.62 and more (19 of
@@ -57,8 +57,9 @@ class Scenes:
 
 
 def apart(a: Signature, b: Signature) -> float:
-    """How unlike two looks are: what the picture is like (`drift.distance`) or where it has edges, whichever is more."""
-    like = drift.distance(a, b)
+    """How unlike two looks are: what the picture is like (`drift.distance`, without what the models said that looked) or where it has
+    edges, whichever is more."""
+    like = drift.distance(drift.picture(a), drift.picture(b))
     if not a.view or len(a.view) != len(b.view):
         return like
     return max(like, OTHER_VIEW * (1.0 - sum(map(operator.mul, a.view, b.view))))

@@ -172,7 +172,8 @@ class ReuseSection(Section):
     nearest: int = setting(3, unit="models", ge=0, le=20, text="Earlier models that are measured when a window drifted.")
     glance: bool = setting(
         True,
-        text="Look at the window in progress too, soon after it has begun: what was known of a scene that comes back holds again, its model serves at once.",
+        text="Look at the window in progress too, soon after it has begun: what was known of a scene that comes back holds again, and "
+        "its model serves at once.",
     )
     group: bool = setting(
         False,

@@ -2,7 +2,7 @@
 
 from scheduler.drift.budget import Need, label_frames, settled, shared
 from scheduler.drift.decide import DriftConfig, drift, needs_new_look, reference_after
-from scheduler.drift.signature import distance, signature
+from scheduler.drift.signature import distance, picture, signature
 from scheduler.drift.tests import NAMES, frames_needed, run_test
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "frames_needed",
     "label_frames",
     "needs_new_look",
+    "picture",
     "reference_after",
     "run_test",
     "settled",

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from scheduler import drift
 from scheduler.drift.signature import PARTS
 from scheduler.scenes import CHANGED_LIGHT, MOST, OTHER_VIEW, SAME, Scene, Scenes, apart, seen
 from scheduler.types import Signature
@@ -116,3 +117,17 @@ def test_a_view_that_is_much_the_same_decides_nothing() -> None:
 @pytest.mark.parametrize("other", [at(0.1), replace(turned(90, 0.1), view=()), replace(turned(90, 0.1), view=(1.0,))])
 def test_where_one_view_is_unknown_the_picture_alone_counts(other: Signature) -> None:
     assert apart(turned(0), other) == apart(other, turned(0)) == apart(at(0.0), at(0.1)) < SAME
+
+
+def test_what_another_model_finds_is_no_other_scene() -> None:
+    """A model that was trained elsewhere sees nothing here; the picture is what it was."""
+    values = list(at(0.5).values)
+    values[PARTS[0]] = 3.0
+    values[PARTS[0] + 1 : sum(PARTS)] = [0.7] * PARTS[2]
+    blind = Signature(values=tuple(values))
+    assert apart(at(0.5), blind) == 0
+    assert drift.distance(at(0.5), blind) > CHANGED_LIGHT
+
+
+def test_a_look_without_a_signature_is_infinitely_far() -> None:
+    assert apart(Signature(), at(0.5)) == math.inf
