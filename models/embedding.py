@@ -107,9 +107,14 @@ def _cells(values: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
         values = cv2.resize(
             values, (max(columns, values.shape[1]), max(rows, values.shape[0])), interpolation=cv2.INTER_NEAREST
         )
-    return np.array(
-        [cell.mean() for row in np.array_split(values, rows, axis=0) for cell in np.array_split(row, columns, axis=1)]
-    )
+    tops, lefts = _begins(values.shape[0], rows), _begins(values.shape[1], columns)
+    sums = np.add.reduceat(np.add.reduceat(values.astype(np.float64), tops[:-1], axis=0), lefts[:-1], axis=1)
+    return (sums / np.outer(np.diff(tops), np.diff(lefts))).ravel()
+
+
+def _begins(size: int, parts: int) -> np.ndarray:
+    """Where each part begins, and the end: as even as whole numbers allow, the longer ones first."""
+    return np.array([part * (size // parts) + min(part, size % parts) for part in range(parts + 1)])
 
 
 def projected(embedding: np.ndarray, arch: str) -> tuple[float, ...]:

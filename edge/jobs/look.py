@@ -9,7 +9,7 @@ import numpy as np
 from configs.errors import JobError
 from edge.jobs.base import Samples, Steps, no_yield, spread
 from models.detector import Detector, KeepsFeatures, YieldPoint
-from models.embedding import FrameStats, edges, view
+from models.embedding import FrameStats, edges, reduced, view
 from models.tasks.base import Picture, Task
 from scheduler.types import Detections, FrameLook, Look
 
@@ -34,11 +34,12 @@ def look_steps(
         except KeyError:
             continue
         seen, embedding = _seen(task, model, picture, score_min, yield_point)
+        small = Picture(image=reduced(picture.image))
         try:
-            found.append(stats.look_at(picture, task.shown(seen), embedding))
+            found.append(stats.look_at(small, task.shown(seen), embedding))
         except ValueError as error:
             raise JobError(f"{stream}: {error}", code="nan", subject=version, remedy="roll the model back") from error
-        edges_found.append(edges(picture.image))
+        edges_found.append(edges(small.image))
         yield
     return Look(version=version, frames=tuple(found), view=view(edges_found))
 
