@@ -24,7 +24,7 @@ def studio_with(folder: Path, labelling: Labelling) -> Studio:
 
 def labelled(studio: Studio) -> StudioSamples:
     samples = StudioSamples(studio)
-    samples.now_s = 200.0
+    samples.set_time(200.0)
     golden = FromMemo(studio, "cam0")
     todo = [(c, "train") for c in samples.sampled("cam0", 0)]
     options = studio.options

@@ -91,15 +91,24 @@ def test_what_a_device_says_of_itself_is_passed_on() -> None:
     assert pipe.sent[0].error == ("no room", "a smaller model", "out_of_memory")
 
 
-def test_groups_are_made_once_by_their_members_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rank_makes_every_group_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those it is not in: torch finds a group's members by how many groups a process has made."""
     fake = Distributed(monkeypatch)
     groups = _Groups(2, 4)
     assert groups.member((2,)) is None, "one alone adds nothing up"
     assert groups.member((0, 1, 2, 3)) == _Member(rank=2, size=4)
-    pair = groups.member((1, 2))
-    assert pair is groups.member((1, 2)) or pair == groups.member((1, 2))
-    assert fake.groups == [([1, 2], {"use_local_synchronization": True})], "the others train meanwhile, and are not asked"
-    assert pair == _Member(rank=1, size=2, group=("group", 1, 2))
+    groups.make((0, 1))
+    groups.make((1, 2))
+    assert groups.member((1, 2)) == groups.member((1, 2)) == _Member(rank=1, size=2, group=("group", 1, 2))
+    assert fake.groups == [([0, 1], {}), ([1, 2], {})]
+
+
+def test_a_rank_that_is_told_of_a_group_makes_it_and_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Distributed(monkeypatch)
+    pipe = Pipe(_Ask(group=(0, 2)), _Ask(training=7, drop=True))
+    _serve(1, 3, "GPU-1234", "/meet", pipe)  # type: ignore[arg-type]
+    assert pipe.sent == [_Answer()], "that it has met the others"
+    assert fake.groups == [([0, 2], {})]
 
 
 def test_gradients_are_added_up_among_the_members_only(monkeypatch: pytest.MonkeyPatch) -> None:
