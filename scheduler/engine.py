@@ -518,11 +518,9 @@ class BoxEngine:
             stream.turned, stream.gains = True, list(back.gains) if back is not None else []
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
-            if not has_new_model:
-                self._give_turn_up(stream, "the camera sees another scene")
-                if back is not None and glance.is_there(stream, back.version):
-                    self._serve_scene(stream, back)
-                    return
+            if back is not None and not has_new_model and glance.is_there(stream, back.version):
+                self._serve_scene(stream, back)
+                return
         known = glance.worth_asking(stream, near) if stream.turned else near
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
@@ -530,6 +528,7 @@ class BoxEngine:
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:
         """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside
         the one that it takes the place of."""
+        self._give_turn_up(stream, "a scene that it knows is back")
         if back.quality is not None:
             stream.quality = back.quality
         if back.version != stream.version:
