@@ -24,7 +24,7 @@ SAME, CHANGED_LIGHT = 0.25, 0.38
 #: So much nearer than the present scene must a known one be to be it, and a kept model's window to be asked: frames of a scene differ.
 NEARER = 0.8
 #: What no correlation at all between two views counts as. On the same footage two looks of one view correlate by 0.62 and more (19 of
-#: 20; fog of 0.6: 0.38 and more), those of two cameras by 0.46 at most (99 of 100), so they are SAME and more than CHANGED_LIGHT apart.
+#: 20; fog of 0.6: 0.38 and more), those of two cameras by 0.46 at most (99 of 100): at most 0.30 apart, and 0.43 and more.
 OTHER_VIEW = 0.8
 #: So many are known of a camera; the one that was not seen for longest is forgotten.
 MOST = 8
