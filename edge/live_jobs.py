@@ -274,7 +274,7 @@ class LiveJobs:
                 parts.samples, steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
-                yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent,
+                yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent, older=command.older,
             ),
             lane,
         )  # fmt: skip

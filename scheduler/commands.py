@@ -133,7 +133,7 @@ class StartRetraining(Command):
 @dataclass(frozen=True, kw_only=True)
 class StartGate(Command):
     """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed.
-    holdout_frac: part of the window's frames that may be used for it."""
+    holdout_frac: part of the window's frames that may be used for it; older: what the last window held out judges too."""
 
     job: str
     stream: str
@@ -143,6 +143,7 @@ class StartGate(Command):
     frames: int
     holdout_frac: float = 1.0
     remote: bool = False
+    older: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ Decision = tuple[Snapshot, Parts]
 PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
 REACT = "react"
-GLANCE = "glance"
+GLANCE, LESSONS = "glance", "lessons"
 
 #: Bounds of what is remembered per camera: observations, models of earlier windows, gains.
 MAX_OBSERVATIONS, MAX_CACHED, MAX_GAINS = 60, 40, 8
@@ -319,6 +319,8 @@ class BoxEngine:
             self._plan(event.at_s)
         elif event.timer == GLANCE:
             self._glance(event.at_s)
+        elif event.timer == LESSONS:
+            self._begin_lessons(event.at_s)
 
     def _open_window(self, at_s: float, seconds: float) -> None:
         state = self.state
@@ -337,6 +339,8 @@ class BoxEngine:
         state.labels_due = learns
         if learns and self.config.glance and prep.chooses(self._needs):
             self._out.append(SetTimer(timer=GLANCE, at_s=glance.at_s(at_s, seconds)))
+            if self.config.learns_now:
+                self._out.append(SetTimer(timer=LESSONS, at_s=glance.lessons_from_s(state)))
         self._next_prep(at_s)
 
     def _glance(self, at_s: float) -> None:
@@ -345,6 +349,22 @@ class BoxEngine:
         if not tasks or state.phase not in ("prepare", "planned"):
             return
         state.queue = [*tasks, *state.queue]
+        self._prepare_again(at_s)
+
+    def _begin_lessons(self, at_s: float) -> None:
+        """There is enough of the window in progress to learn from: turns are chosen anew, among all that have not begun theirs."""
+        state = self.state
+        begin = any(s.lesson == state.window for s in state.streams.values()) and not state.labels_due
+        if not begin or state.phase not in ("prepare", "planned"):
+            return
+        begun = state.active.stream if state.active is not None else ""
+        state.queue = [p for p in state.queue if p.kind not in ("look", "label", "reprofile") or p.stream == begun]
+        self._queue_turns(at_s)
+        self._prepare_again(at_s)
+
+    def _prepare_again(self, at_s: float) -> None:
+        """The next task; where preparation has ended it goes on."""
+        state = self.state
         ended = not state.prepares
         if ended:
             state.prepares, state.prep_pct = True, max(state.prep_pct, float(self.config.prep_pct))
@@ -390,16 +410,23 @@ class BoxEngine:
         for stream in state.streams.values():
             stream.full = prep.is_full(stream, self.config)
         if self.config.overlaps:
-            chosen = prep.turns_of(state, self.config, self._needs, at_s)
-            state.prep_pct = chosen.share_pct
-            tasks, told = prep.turn_tasks(chosen, state, self.config)
+            self._queue_turns(at_s)
         else:
             state.prep_pct = prep.share_pct(state, self.config, self._needs, at_s)
-            tasks, told = prep.label_tasks(state, self.config, self._needs, at_s)
-        state.queue.extend([*tasks, *prep.reprofiling(state)])
-        labelled = {task.stream for task in tasks}
+            self._queue_chosen(*prep.label_tasks(state, self.config, self._needs, at_s))
+        labelled = {task.stream for task in state.queue if task.kind == "label"}
         for stream in state.streams.values():
-            stream.waited = 0 if stream.id in labelled else stream.waited + 1
+            stream.waited += stream.id not in labelled
+
+    def _queue_turns(self, at_s: float) -> None:
+        chosen = prep.turns_of(self.state, self.config, self._needs, at_s)
+        self.state.prep_pct = chosen.share_pct
+        self._queue_chosen(*prep.turn_tasks(chosen, self.state, self.config, at_s))
+
+    def _queue_chosen(self, tasks: list[Prep], told: str) -> None:
+        self.state.queue.extend([*tasks, *prep.reprofiling(self.state)])
+        for task in tasks:
+            self.state.streams[task.stream].waited = 0
         if told:
             self._note("", "golden-slow", told)
 
@@ -521,9 +548,18 @@ class BoxEngine:
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
                 self._serve_scene(stream, back)
                 return
+            if self.config.learns_now and stream.candidate is None:
+                self._learn_now(stream, now)
         known = glance.worth_asking(stream, near) if stream.turned else near
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
+
+    def _learn_now(self, stream: StreamState, now: Signature) -> None:
+        """A new scene is learned from the window that shows it, as soon as there is enough of it."""
+        self._give_turn_up(stream, "the camera sees a new scene")
+        self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1  # its jobs are others
+        stream.lesson, stream.done, stream.measured = self.state.window, False, None
+        stream.look, stream.signature, stream.drift, stream.traits = None, now, None, None
 
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:
         """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside
@@ -676,7 +712,8 @@ class BoxEngine:
         """What a glance came to. A camera that takes an earlier model up learns nothing more in this window: what is known of the last
         one is of another scene."""
         if chosen is not None and not stream.candidate:
-            self._give_turn_up(stream, "the scene is one that an earlier model knows")
+            if stream.lesson is None:
+                self._give_turn_up(stream, "the scene is one that an earlier model knows")
             stream.quality = event.serving_quality
             self._take_up(stream, chosen, event.serving_quality or 0.0)
         elif chosen is None and stream.turned and _number(event.serving_quality) is not None:
@@ -808,6 +845,7 @@ class BoxEngine:
         return StartGate(
             job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=candidate,
             frames=self.config.gate_frames, holdout_frac=self.config.holdout_frac, remote=self._needs.remote,
+            older=stream.lesson is None,
         )  # fmt: skip
 
     def _gate_done(self, event: GateDone) -> None:
@@ -823,7 +861,7 @@ class BoxEngine:
             gain = _number(event.gain)
             gain = new - old if gain is None else gain
             self._observe(stream, old, gain)
-            if not stream.turned:  # a lesson of the last scene says nothing of what is to be won in this one
+            if not stream.strange_lesson():  # it says nothing of what is to be won in this scene
                 stream.gains = [*stream.gains, gain][-MAX_GAINS:]
         verdict = admission.judge(
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
@@ -840,7 +878,7 @@ class BoxEngine:
             return
         stream.note = _refusal(old, new, verdict)
         stream.refused = old is not None and new is not None
-        if stream.refused and self.config.try_again and not stream.turned:
+        if stream.refused and self.config.try_again and not stream.strange_lesson():
             error = admission.error_of(event.gain_sd, event.frames)
             stream.gains[-1] = turns.as_if_won(verdict.gain, error, expected)
         if stream.leader is not None:
@@ -901,7 +939,7 @@ class BoxEngine:
             return
         stream.offered = tuple(v for v in stream.offered if v != event.version)
         old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
-        stream.candidate, stream.learned, stream.reference = None, self.state.window - 1, None
+        stream.candidate, stream.learned, stream.reference = None, self.state.lesson(stream), None
         stream.held_out = self.config.gate_frames
         if stream.swapping in ("reuse", "rollback"):
             self._serves_again(stream, old)
@@ -917,7 +955,9 @@ class BoxEngine:
         where reuse, not rollback, took its place (then it is the next one to be asked whether that was right)."""
         stream.left = reuse.leave(stream.left, old, self.state.window)
         stream.replaced = old if stream.swapping == "reuse" else None
-        stream.measured, stream.reused = stream.probed, stream.version
+        stream.reused = stream.version
+        if stream.lesson is None:  # else its labels are still to come
+            stream.measured = stream.probed
         if not stream.turned:  # else what there is to win follows from the scene, not from the model
             stream.gains = []
 
@@ -925,7 +965,7 @@ class BoxEngine:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
         stream.swapping = "retrained"
         if self.state.prepares:
-            if not stream.done:
+            if not (stream.done or stream.lesson is not None and stream.measured is None):
                 self._profile(stream)
             self._next_prep(at_s)
         if self.state.phase == "planned":
@@ -1136,7 +1176,7 @@ class BoxEngine:
         )  # fmt: skip
         stream.retrained = name
         return StartRetraining(
-            job=job, stream=stream.id, window=self.state.window - 1, version=stream.version, config=config, remote_s=remote_s,
+            job=job, stream=stream.id, window=self.state.lesson(stream), version=stream.version, config=config, remote_s=remote_s,
             members=members,
         )  # fmt: skip
 
@@ -1258,10 +1298,11 @@ def _settle(stream: StreamState, window: int) -> None:
     whose retraining did not end, or had to wait for others, says nothing."""
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
-    if not stream.refused and not stream.turned:  # else it was examined for another scene
+    if not stream.refused and not stream.strange_lesson():
         stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
     seen = stream.look is not None and stream.look.version == stream.version
-    stream.learned, stream.reference = window - 1, stream.look if seen else None
+    stream.learned = window - 1 if stream.lesson is None else stream.lesson
+    stream.reference = stream.look if seen else None
 
 
 def _is_free(stream: StreamState) -> bool:

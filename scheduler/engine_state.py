@@ -85,6 +85,8 @@ class EngineConfig:
     reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others;
     glance: look at the window in progress too, and take up what fits it (`scheduler.glance`); False is what journals without it were
     decided with.
+    learn_now: a camera that turns to a scene which it does not know learns from the window in progress (where it is `overlap`), not from
+    the one before; False is what journals without it were decided with.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
@@ -151,6 +153,7 @@ class EngineConfig:
     reuse: bool = False
     reuse_nearest: int = 3
     glance: bool = False
+    learn_now: bool = False
     group: bool = False
     group_distance: float = 0.3
     group_max: int = 4
@@ -168,6 +171,11 @@ class EngineConfig:
         """`overlap`, where it can be: who shares a retraining is known only when all are labelled, and which device has room only when
         nothing else is about to take it."""
         return self.overlap and not self.group and not self.gpus
+
+    @property
+    def learns_now(self) -> bool:
+        """`learn_now`, where turns are planned one by one, so that one may begin later than the others."""
+        return self.learn_now and self.glances and self.overlaps
 
     @property
     def prep_until_frac(self) -> float:
@@ -283,6 +291,7 @@ class StreamState:
     delivered: str = ""  # the version that it came with
     drift: Drift | None = None
     turned: bool = False  # to another scene, in this window
+    lesson: int | None = None  # the window it learns from, where that is not the last one
     full: bool = True  # this window is examined in full
     examined: bool = False  # ... and was
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
@@ -335,6 +344,10 @@ class StreamState:
         """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
         return (self.quality or 0.0) * self.knob_frac()
 
+    def strange_lesson(self) -> bool:
+        """Is what it learns in this window of another scene than it sees?"""
+        return self.turned and self.lesson is None
+
     def reset(self) -> None:
         """For a new window: what the last one was about is forgotten."""
         self.options, self.running, self.gating, self.candidate = (), None, None, None
@@ -343,7 +356,7 @@ class StreamState:
         self.train_pct, self.gpu_pct = 0.0, ()
         self.raw, self.expected, self.judged, self.observed = (), {}, None, None
         self.traits, self.leaving, self.measured = None, None, None
-        self.look, self.signature, self.drift, self.turned = None, None, None, False
+        self.look, self.signature, self.drift, self.turned, self.lesson = None, None, None, False, None
         self.full, self.examined, self.swapping, self.probed = True, False, "retrained", None
         self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
 
@@ -396,8 +409,12 @@ class BoxState:
     predicted: float | None = None
     why: list[str] = field(default_factory=list)  # what made the next plan necessary
     notes: list[str] = field(default_factory=list)
-    generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out
+    generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out, or its turn begun anew
     shares_pct: tuple[tuple[str, float], ...] = ()  # what customers are sure of on this box, by customer; empty: not divided
+
+    def lesson(self, stream: StreamState) -> int:
+        """The window that a camera learns from in this one."""
+        return self.window - 1 if stream.lesson is None else stream.lesson
 
     def ordered(self) -> list[StreamState]:
         return [self.streams[key] for key in sorted(self.streams)]

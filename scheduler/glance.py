@@ -27,12 +27,19 @@ from scheduler.types import CachedModel, Signature
 #: Part of the window that has passed by then: a box that keeps a frame a second has a dozen of a window of 200 s, and little of the
 #: window is served by another scene's model.
 AT_FRAC = 0.06
+#: What is learned of the window in progress is learned from here on: a box that keeps a frame a second has forty of a window of 200 s.
+LESSONS_FRAC = 0.2
 #: Enough to tell a scene by; more of them would cost a box with many cameras a tenth of its window.
 FRAMES = 8
 
 
 def at_s(opened_s: float, seconds: float) -> float:
     return opened_s + AT_FRAC * seconds
+
+
+def lessons_from_s(state: BoxState) -> float:
+    """When there is enough of the window in progress to learn from."""
+    return state.opened_s + LESSONS_FRAC * (state.ends_s - state.opened_s)
 
 
 def tasks(state: BoxState, config: EngineConfig) -> list[Prep]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import drift, grouping, prep_share, reuse, turns
+from scheduler import drift, glance, grouping, prep_share, reuse, turns
 from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
@@ -169,7 +169,8 @@ def _too_slow(state: BoxState, text: str) -> str:
 
 
 def _label(state: BoxState, stream: str, frames: int, name: str = "label") -> Prep:
-    return Prep(job=state.job(stream, name), stream=stream, kind="label", window=state.window - 1, frames=frames)
+    window = state.lesson(state.streams[stream])
+    return Prep(job=state.job(stream, name), stream=stream, kind="label", window=window, frames=frames)
 
 
 # --- whose turn it is, where retrainings begin beside preparation ----------------------------------------------------------
@@ -181,11 +182,23 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
     shares = range(quantum, config.capacity_pct - quantum + 1, quantum) if config.prep_auto else ()
     left_s = state.ends_s - at_s
     return turns.choose(
-        [_turn(s, state, config, needs) for s in live if s.learns],
+        [_turn(s, state, config, needs) for s in _to_label(state, at_s)],
         [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
         speed_frac=state.delivered_frac,
     )  # fmt: skip
+
+
+def _to_label(state: BoxState, at_s: float) -> list[StreamState]:
+    """Who may have a turn that begins now: not who had one, gave it up for a scene that is back, or has its lesson still to come."""
+    early = at_s < glance.lessons_from_s(state)
+    begun = state.active.stream if state.active is not None else ""
+    return [
+        s
+        for s in _learning(state)
+        if s.measured is None and s.traits is None and s.id != begun
+        and not (s.turned and s.done) and not (early and s.lesson is not None)
+    ]  # fmt: skip
 
 
 def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> turns.Turn:
@@ -235,16 +248,16 @@ def _profile_gpu_s(stream: StreamState, state: BoxState, config: EngineConfig, n
     return config.min_label_frames * state.golden_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
 
 
-def turn_tasks(chosen: turns.Chosen, state: BoxState, config: EngineConfig) -> tuple[list[Prep], str]:
+def turn_tasks(chosen: turns.Chosen, state: BoxState, config: EngineConfig, at_s: float) -> tuple[list[Prep], str]:
     """A labelling for each whose turn it is, in order, and what is to be told when not everybody gets what it should. What a window was
     like must be known of a model that may serve again (`scheduler.reuse`), so the camera is looked at first."""
     tasks: list[Prep] = []
     for id, frames in chosen.frames:
         stream = state.streams[id]
-        if config.reuse and stream.full and stream.look is None:
+        if config.reuse and stream.full and stream.look is None and stream.lesson is None:
             tasks.append(_look(state, config, stream, "look", state.window - 1))
         tasks.append(_label(state, id, frames))
-    wanted = sum(wanted_labels(s, config) for s in _learning(state))
+    wanted = sum(wanted_labels(s, config) for s in _to_label(state, at_s))
     given = sum(frames for _, frames in chosen.frames)
     told = f"{given} of {wanted} labels that are wanted are worth their time in this window"
     return tasks, _too_slow(state, told) if given < wanted else ""
@@ -291,11 +304,11 @@ def probe_of(stream: StreamState, state: BoxState, config: EngineConfig) -> Prep
     if not found:
         return None
     job = state.job(stream.id, "probe")
-    return Prep(job=job, stream=stream.id, kind="probe", window=state.window - 1, candidates=found)
+    return Prep(job=job, stream=stream.id, kind="probe", window=state.lesson(stream), candidates=found)
 
 
 def _worth_a_look(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[str, ...]:
-    if not config.reuse:
+    if not config.reuse or stream.lesson is not None:  # a glance has asked them
         return ()
     drifted = not config.drift or stream.drift is None or not stream.drift.tests or stream.drift.drifted
     return reuse.candidates(
@@ -313,7 +326,7 @@ def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:
-    return Prep(job=state.job(stream.id, "profile"), stream=stream.id, kind="profile", window=state.window - 1)
+    return Prep(job=state.job(stream.id, "profile"), stream=stream.id, kind="profile", window=state.lesson(stream))
 
 
 def reprofiling(state: BoxState) -> list[Prep]:

@@ -376,10 +376,11 @@ class EvaluateWorld:
             if problem is not None:
                 self._studio.log(f"training {command.stream} w{command.window} {config.name} failed: {problem}")
                 return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code="exception", text=problem)
-            quality = self._studio.window_f1(command.stream, command.window + 1, version)
+            window = int(at_s // self._options.window_s)
+            quality = self._studio.window_f1(command.stream, window, version)
             self.record.trainings.append(
                 Training(
-                    stream=command.stream, window=command.window + 1, config=config.name, parent=command.version,
+                    stream=command.stream, window=window, config=config.name, parent=command.version,
                     version=version, quality=quality, labels=n_train, gpu_s=total, held_out=self._held_out(command, version),
                 )
             )  # fmt: skip
@@ -431,9 +432,9 @@ class EvaluateWorld:
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.set_time(at_s)
-        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
+        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac, command.older)
         costs = self._studio.costs
-        older = jobs.older_refs(self.samples, command.stream, command.window, command.frames, refs)
+        older = jobs.older_refs(self.samples, command.stream, command.window, command.frames, refs) if command.older else []
         new = sum(self.samples.split(ref) is None for ref in refs)
         cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * (len(refs) + len(older)) * costs.infer_gpu_s
 
@@ -444,7 +445,7 @@ class EvaluateWorld:
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
-                    labelling=self._options.labelling, task=self._studio.task,
+                    labelling=self._options.labelling, task=self._studio.task, older=command.older,
                 )
             )  # fmt: skip
             self.record.gates.append(

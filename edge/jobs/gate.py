@@ -42,12 +42,14 @@ class GateResult:
     serving_error: float | None = None
 
 
-def gate_refs(samples: Samples, stream: str, window: int, frames: int, holdout_frac: float) -> list[SampleRef]:
+def gate_refs(
+    samples: Samples, stream: str, window: int, frames: int, holdout_frac: float, older: bool = True
+) -> list[SampleRef]:
     """The frames that `gate_steps` judges by, in time order."""
     current = spread(pools(samples, stream, window, holdout_frac)[1], frames)
-    missing = frames - len(current)
-    older = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout"] if missing > 0 else []
-    return [*older[len(older) - min(missing, len(older)) :], *current]
+    missing = frames - len(current) if older else 0
+    before = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout"] if missing > 0 else []
+    return [*before[len(before) - min(missing, len(before)) :], *current]
 
 
 def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Sequence[SampleRef]) -> list[SampleRef]:
@@ -61,15 +63,15 @@ def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Se
 def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
     scoring: Scoring, holdout_frac: float = 1.0, task: Task = DETECTION, yield_point: YieldPoint = no_yield,
-    labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0,
+    labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0, older: bool = True,
 ) -> Steps[GateResult]:  # fmt: skip
     """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
-    with those that the last window's labelling made (a gate that comes early has seen little of its own window). Only frames of
-    the held-out pool are used (of the window in progress any, with `holdout_frac` 1), and they stay held out, so that the next
-    window does not train on what judged this one.
+    with those that the last window's labelling made (a gate that comes early has seen little of its own window; where the last one
+    showed another scene, `older` False, those say nothing). Only frames of the held-out pool are used (of the window in progress any,
+    with `holdout_frac` 1), and they stay held out, so that the next window does not train on what judged this one.
 
     Nobody can say what the candidate is worth (candidate_quality None) when its weights are not numbers, or no frame holds an object."""
-    refs = gate_refs(samples, stream, window, frames, holdout_frac)
+    refs = gate_refs(samples, stream, window, frames, holdout_frac, older)
     yield from golden_label_steps(
         samples, golden, [(ref, "holdout") for ref in refs], scoring=scoring, task=task, labelling=labelling,
         yield_point=yield_point, timer=timer,
@@ -81,9 +83,9 @@ def gate_steps(
             serving_error=error_of_quality(old),
         )  # fmt: skip
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
-    older = older_refs(samples, stream, window, frames, refs)
-    old_before = yield from quality_steps(samples, task, serving, older, scoring, yield_point)
-    new_before = yield from quality_steps(samples, task, candidate, older, scoring, yield_point)
+    before = older_refs(samples, stream, window, frames, refs) if older else []
+    old_before = yield from quality_steps(samples, task, serving, before, scoring, yield_point)
+    new_before = yield from quality_steps(samples, task, candidate, before, scoring, yield_point)
     all_frames = compared((*old_before, *old), (*new_before, *new))
     return replace(
         all_frames, serving_quality=quality_of(old), candidate_quality=quality_of(new), newest=len(old),

@@ -44,7 +44,8 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         shadow=config.window.shadow, drift=config.scheduler.drift.enabled,
         look_frames=config.scheduler.drift.look_frames, drift_drop=config.scheduler.drift.drop,
         drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,
-        reuse_nearest=config.scheduler.reuse.nearest, glance=config.scheduler.reuse.glance, group=config.scheduler.reuse.group,
+        reuse_nearest=config.scheduler.reuse.nearest, glance=config.scheduler.reuse.glance,
+        learn_now=config.scheduler.reuse.glance, group=config.scheduler.reuse.group,
         group_distance=config.scheduler.reuse.group_distance, group_max=config.scheduler.reuse.group_cameras,
         knob_loop=config.scheduler.knobs == "seconds",
     )  # fmt: skip

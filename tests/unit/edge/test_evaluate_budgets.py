@@ -85,5 +85,7 @@ def test_gates_judge_by_held_out_frames_newest_first() -> None:
     assert [(r.window, r.number) for r in early][-2:] == [(1, 2), (1, 4)], "the held-out pool of the window in progress"  # type: ignore[attr-defined]
     assert [r.window for r in early] == [0] * 6 + [1] * 2, "filled up with the newest of the last one"  # type: ignore[attr-defined]
     assert all(samples.split(r) != "train" for r in early)
+    now = jobs.gate_refs(samples, "a", 1, 8, 0.4, older=False)
+    assert now == early[-2:], "where the last window showed another scene, it has no say"
     assert len(jobs.gate_refs(samples, "a", 0, 3, 0.4)) == 3
     assert jobs.gate_refs(samples, "b", 0, 8, 0.4) == []

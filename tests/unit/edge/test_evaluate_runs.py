@@ -20,7 +20,16 @@ from models.evaluate import MatchCounts
 from models.fake import FakeDetector
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION, DetectionTask
-from scheduler.commands import SetKnobs, SetShares, StartLabelling, StartLook, StartProbe, SwapModel, TurnToScene
+from scheduler.commands import (
+    SetKnobs,
+    SetShares,
+    StartLabelling,
+    StartLook,
+    StartProbe,
+    StartRetraining,
+    SwapModel,
+    TurnToScene,
+)
 from scheduler.ekya import hindsight
 from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import BoxEngine
@@ -233,6 +242,21 @@ def test_a_glance_sees_and_labels_what_was_captured_by_then_and_is_charged_for_t
     assert isinstance(found, ProbeDone)
     assert found.frames == len(captured)
     assert world.record.probes[-1]["window"] == last
+
+
+def test_what_is_learned_of_the_window_in_progress_is_a_training_of_that_window(studio: Studio) -> None:
+    stream, last, window_s = next(iter(studio.footage)), studio.options.windows - 1, studio.options.window_s
+    world = EvaluateWorld(studio, {s: studio.knobs(s) for s in studio.footage})
+    version, now_s, config = studio.base_version, (last + 0.5) * window_s, RetrainConfig(name="full", epochs=1)
+    for window in (last, last - 1):
+        asked = StartLabelling(job="l", stream=stream, window=window, frames=8, holdout_frac=0.4, version=version)
+        labelled = world.start(asked, now_s).finish(now_s + 1)
+        assert isinstance(labelled, LabelDone)
+        train = StartRetraining(job="t", stream=stream, window=window, version=version, config=config)
+        world.start(train, now_s + 1).finish(now_s + 2)
+        made = world.record.trainings[-1]
+        assert (made.window, made.labels) == (last, labelled.train)
+        assert made.quality == studio.window_f1(stream, last, made.version)
 
 
 def test_a_training_that_fails_leaves_the_camera_its_model(videos: list[Path]) -> None:

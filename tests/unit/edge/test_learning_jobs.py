@@ -128,6 +128,22 @@ def test_the_gate_judges_both_models_on_the_same_new_frames_and_holds_them_out()
     assert samples.labelled("a", [1], "train") == []
 
 
+@pytest.mark.parametrize("older", [True, False])
+def test_what_the_last_window_held_out_judges_only_where_it_showed_the_same_scene(older: bool) -> None:
+    samples = MemorySamples({("a", 0): 20, ("a", 1): 10})
+    label(samples, FakeDetector(skill=0.3))
+    before = len(samples.labelled("a", [0], "holdout"))
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            samples, GOLDEN, FakeDetector(skill=0.3), FakeDetector(skill=0.9), stream="a", window=1, frames=10, scoring=SCORING,
+            older=older,
+        )
+    )  # fmt: skip
+    assert before == 8
+    assert result.frames == (10 + before if older else 10)
+    assert result.newest == 10
+
+
 def test_a_gate_without_frames_judges_nothing() -> None:
     result = jobs.run_at_once(
         jobs.gate_steps(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler import reuse
+from scheduler import glance, reuse
 from scheduler.codec import decode, encode
 from scheduler.commands import (
     CancelJob,
@@ -25,7 +25,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.drift import signature
-from scheduler.engine import PREP_DEADLINE, WINDOW_END, BoxEngine
+from scheduler.engine import GLANCE, LESSONS, PREP_DEADLINE, WINDOW_END, BoxEngine
 from scheduler.events import (
     BoxStarted,
     CameraAdded,
@@ -165,6 +165,13 @@ class Outside:
         )  # fmt: skip
         self.tell(event)
 
+    def look_up(self) -> None:
+        """The window in progress is glanced at, or there is enough of it to learn from."""
+        timer = self.data.draw(st.sampled_from([GLANCE, LESSONS]))
+        if timer == LESSONS:
+            self.at_s = max(self.at_s, glance.lessons_from_s(self.engine.state))
+        self.tell(TimerFired(at_s=self.at_s, timer=timer))
+
 
 def camera(id: str, at_s: float) -> CameraAdded:
     night = CachedModel(name=f"{id}-night", traits=Traits(), signature=SIGNATURES[True, 0])
@@ -174,11 +181,19 @@ def camera(id: str, at_s: float) -> CameraAdded:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("group", [False, True])
+HOW: dict[str, dict[str, Any]] = {
+    "each for itself": {},
+    "groups": {"group": True, "group_distance": 2.0, "calibrate": True},
+    "turns": {"policy": "lookahead", "overlap": True, "prep_auto": True},
+    "glances": {"policy": "lookahead", "overlap": True, "prep_auto": True, "glance": True, "learn_now": True},
+}
+
+
+@pytest.mark.parametrize("how", sorted(HOW))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_every_window_is_planned_whatever_the_jobs_answer(group: bool, data: st.DataObject) -> None:
-    outside = Outside(BoxEngine(replace(ENGINE, group=group, group_distance=2.0, calibrate=group)), data)
+def test_every_window_is_planned_whatever_the_jobs_answer(how: str, data: st.DataObject) -> None:
+    outside = Outside(BoxEngine(replace(ENGINE, **HOW[how])), data)
     for id in ("a", "b", "c"):
         outside.tell(camera(id, 0))
     outside.engine.handle(BoxStarted(at_s=0, window=0))
@@ -187,8 +202,11 @@ def test_every_window_is_planned_whatever_the_jobs_answer(group: bool, data: st.
         outside.tell(TimerFired(at_s=outside.at_s, timer=WINDOW_END))
         for _ in range(data.draw(st.integers(0, 40))):
             outside.at_s += 0.5
-            if data.draw(st.integers(0, 9)) == 0:
+            chance = data.draw(st.integers(0, 9))
+            if chance == 0:
                 outside.disturb()
+            elif chance == 1:
+                outside.look_up()
             elif not outside.answer():
                 break
         while outside.engine.state.phase == "prepare" and outside.answer():

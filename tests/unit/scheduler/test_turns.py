@@ -249,7 +249,7 @@ def test_only_cameras_that_a_look_may_spare_are_looked_at_before_anybody_learns(
     state = state_of(settled, learning)
     chooses = Needs(profiles=True)
     assert {task.stream for task in prep.opening(state, config, chooses)} == {"s"}
-    tasks, _ = prep.turn_tasks(Chosen(share_pct=50, frames=(("l", 8),)), state, config)
+    tasks, _ = prep.turn_tasks(Chosen(share_pct=50, frames=(("l", 8),)), state, config, 0.0)
     assert [(task.kind, task.stream) for task in tasks] == [("look", "l"), ("label", "l")]
     everybody = prep.opening(state, replace(config, overlap=False), chooses)
     assert {task.stream for task in everybody} == {"s", "l"}
@@ -258,7 +258,7 @@ def test_only_cameras_that_a_look_may_spare_are_looked_at_before_anybody_learns(
 def test_a_labelling_whose_retraining_would_not_end_is_too_late() -> None:
     state = state_of(camera("a", 0.2))
     state.prep_pct = 50.0
-    task = prep.turn_tasks(Chosen(share_pct=50, frames=(("a", 8),)), state, CONFIG)[0][0]
+    task = prep.turn_tasks(Chosen(share_pct=50, frames=(("a", 8),)), state, CONFIG, 0.0)[0][0]
     assert not prep.comes_too_late(task, state, CONFIG, Needs(), 190.0)  # the first one is begun in any case
     state.streams["a"].measured = 0.2
     assert not prep.comes_too_late(task, state, CONFIG, Needs(), 0.0)
@@ -273,7 +273,7 @@ def test_a_camera_that_once_lost_by_learning_has_its_turn_again_when_it_has_wait
 
 def test_people_are_told_who_waits_and_why() -> None:
     state = state_of(camera("a", 0.7), camera("z", 0.1))
-    _, told = prep.turn_tasks(Chosen(share_pct=50, frames=(("z", 8),)), state, CONFIG)
+    _, told = prep.turn_tasks(Chosen(share_pct=50, frames=(("z", 8),)), state, CONFIG, 0.0)
     assert "8 of 40 labels" in told
 
 

@@ -1,0 +1,205 @@
+"""A camera that turns to a scene which it does not know learns from the window in progress, not from the one before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler import glance, prep
+from scheduler.codec import decode, encode
+from scheduler.commands import StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
+from scheduler.engine import LESSONS, BoxEngine
+from scheduler.engine_state import BoxState, Prep, StreamState
+from scheduler.events import GateDone, TimerFired
+from scheduler.registry import needs
+from scheduler.types import Traits
+from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
+from tests.unit.scheduler.test_engine_glance import WINDOW_S, alternating, served, when
+
+NOW: dict[str, Any] = {
+    "windows": 4, "overlap": True, "prep_auto": True, "policy": "lookahead", "glance": True, "learn_now": True,
+}  # fmt: skip
+TURNS_IN = 2  # the first window of the night
+LEARNS = (StartLabelling, StartProfiling, StartRetraining, StartGate)
+
+
+def told(ran: Ran, window: int, camera: str = "a") -> list[tuple[float, Any]]:
+    """(when, what) a camera's learning was told in a window."""
+    return [
+        (event.at_s, c)
+        for event, commands in ran.driver.log
+        for c in commands
+        if isinstance(c, LEARNS) and c.stream == camera and window * WINDOW_S <= event.at_s < (window + 1) * WINDOW_S
+    ]
+
+
+def test_a_new_scene_has_its_model_in_the_window_that_shows_it_first() -> None:
+    before = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "learn_now": False})
+    now = run(LearningWorld(scene_of=alternating(2)), **NOW)
+    assert served(before)[TURNS_IN] == pytest.approx(0.3, abs=0.02), "the day's model, all night"
+    assert served(now)[TURNS_IN] > 0.6
+    assert [c.version for at_s, c in when(now, "a") if TURNS_IN * WINDOW_S < at_s < (TURNS_IN + 1) * WINDOW_S] == ["a:2"]
+
+
+def test_all_steps_of_the_lesson_are_about_the_window_in_progress_and_begin_when_there_is_enough_of_it() -> None:
+    learned = told(run(LearningWorld(scene_of=alternating(2)), **NOW), TURNS_IN)
+    from_s = TURNS_IN * WINDOW_S + glance.LESSONS_FRAC * WINDOW_S
+    assert {type(c) for _, c in learned if c.window == TURNS_IN} == set(LEARNS)
+    taught = [(at_s, c) for at_s, c in learned if not isinstance(c, StartGate)]  # a gate is of the window in progress anyhow
+    assert all((at_s >= from_s) == (c.window == TURNS_IN) for at_s, c in taught)
+
+
+def test_a_turn_that_has_begun_goes_on_when_turns_are_chosen_anew() -> None:
+    """`b` is being looked at, and its labels are behind that."""
+    engine, _ = in_the_night()
+    other = StreamState(id="b", knobs=KNOBS, version="b-0", quality=0.5)
+    engine.state.streams["b"] = other
+    look, label = (Prep(job=f"b/{kind}/2", stream="b", kind=kind, window=1, frames=8) for kind in ("look", "label"))
+    engine.state.active, engine.state.queue, engine.state.prepares = look, [label], True
+    engine.handle(TimerFired(at_s=(TURNS_IN + glance.LESSONS_FRAC) * WINDOW_S, timer=LESSONS))
+    assert engine.state.active is look
+    assert [(p.stream, p.window) for p in engine.state.queue if p.kind in ("look", "label")] == [("b", 1), ("a", TURNS_IN)]
+
+
+def test_what_the_last_scene_would_have_taught_is_not_learned_once_the_camera_has_turned() -> None:
+    learned = told(run(LearningWorld(scene_of=alternating(2)), **NOW), TURNS_IN)
+    turned_s = TURNS_IN * WINDOW_S + glance.AT_FRAC * WINDOW_S + 2
+    assert not [c for at_s, c in learned if at_s > turned_s and c.window < TURNS_IN]
+
+
+def test_frames_of_the_last_scene_do_not_judge_the_lesson_of_a_new_one() -> None:
+    gates = run(LearningWorld(scene_of=alternating(2)), **NOW).of(StartGate)
+    assert {c.older for c in gates if c.window == TURNS_IN} == {False}
+    assert {c.older for c in gates if c.window != TURNS_IN} == {True}
+
+
+def test_no_two_jobs_have_one_name() -> None:
+    """The answer of a job of the turn that was given up must not count for the new one."""
+    ran = run(LearningWorld(scene_of=alternating(2), gain_sd=0.01), **{**NOW, "windows": 9})
+    jobs = [c.job for c in ran.world.done if hasattr(c, "job")]
+    assert len(jobs) == len(set(jobs))
+
+
+def test_the_next_window_is_learned_from_as_usual() -> None:
+    ran = run(LearningWorld(scene_of=alternating(3)), **{**NOW, "windows": 6})
+    assert {c.window for _, c in told(ran, 4) if not isinstance(c, StartGate)} == {3}
+    assert ran.engine.state.streams["a"].lesson is None
+
+
+def test_what_the_lesson_won_is_what_the_scene_has_won() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "windows": 3})
+    assert ran.engine.state.streams["a"].gains == pytest.approx([0.5], abs=0.02)
+
+
+def test_what_it_learned_from_is_what_a_drift_is_measured_against() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "windows": 3})
+    assert ran.engine.state.streams["a"].version == "a:2"
+    assert ran.engine.state.streams["a"].learned == TURNS_IN
+
+
+def test_the_model_that_it_came_with_may_serve_until_the_lesson_is_learned() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2), forgets=0.1), **{**NOW, "windows": 3}, delivered="a-0")
+    swaps = [c for at_s, c in when(ran, "a") if at_s > TURNS_IN * WINDOW_S]
+    assert [(c.version, c.cause) for c in swaps] == [("a-0", "reuse"), ("a:2", "retrained")]
+    trained = [c for _, c in told(ran, TURNS_IN) if isinstance(c, StartRetraining) and c.window == TURNS_IN]
+    assert [c.version for c in trained] == ["a-0"], "it goes on from what serves"
+
+
+@pytest.mark.parametrize(
+    "switched", [{"learn_now": False}, {"overlap": False}, {"glance": False}, {"reuse": False}, {"policy": "uniform(full,50)"}]
+)
+def test_elsewhere_everything_is_learned_from_the_window_before(switched: dict[str, Any]) -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, **switched})
+    for window in range(1, 4):
+        assert {c.window for _, c in told(ran, window) if isinstance(c, StartRetraining)} <= {window - 1}
+    assert not [e for e, _ in ran.driver.log if isinstance(e, TimerFired) and e.timer == LESSONS]
+
+
+def test_a_known_scene_that_is_back_is_not_learned_anew() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "windows": 5})
+    assert ran.engine.state.streams["a"].version == "a:0"
+    assert not [c for _, c in told(ran, 4) if c.window == 4]
+
+
+def test_cameras_that_had_their_turn_get_no_second_one_when_turns_are_chosen_anew() -> None:
+    """Only `a` turns to the night."""
+    world = LearningWorld(scene_of=lambda camera, window: NIGHT if camera == "a" and window >= TURNS_IN else DAY, learns=0.7)
+    ran = run(world, **{**NOW, "cameras": ("a", "b", "c")})
+    for window in range(1, 4):
+        for camera in ("b", "c"):
+            labelled = [c for _, c in told(ran, window, camera) if isinstance(c, StartLabelling) and "/label/" in c.job]
+            assert len(labelled) <= 1
+            assert {c.window for c in labelled} <= {window - 1}
+    assert "a:2" in [c.version for c in ran.swaps("retrained")]
+
+
+def test_who_may_have_a_turn_now() -> None:
+    """At first the one whose lesson is not there yet waits; later it may, and those who had theirs may not."""
+
+    def camera(id: str, **state: Any) -> StreamState:
+        return StreamState(id=id, knobs=KNOBS, version=f"{id}-0", quality=0.2, **state)
+
+    config = replace(ENGINE, overlap=True, prep_auto=True, golden_gpu_s=0.01)
+    streams = [
+        camera("lesson", lesson=3, turned=True), camera("waits"), camera("measured", measured=0.3),
+        camera("labelled", traits=Traits()), camera("back", turned=True, done=True), camera("off", learns=False),
+    ]  # fmt: skip
+    state = BoxState(window=3, opened_s=300.0, ends_s=400.0, streams={s.id: s for s in streams})
+
+    def chosen(at_s: float) -> set[str]:
+        return {id for id, _ in prep.turns_of(state, config, needs("lookahead"), at_s).frames}
+
+    assert chosen(310.0) == {"waits"}
+    assert chosen(glance.lessons_from_s(state)) == {"waits", "lesson"}
+
+
+def in_the_night(**changes: Any) -> tuple[BoxEngine, Ran]:
+    """A box whose camera has just turned, before there is enough to learn from."""
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, **changes, "windows": TURNS_IN})
+    ran.driver.run([], until_s=(TURNS_IN + glance.LESSONS_FRAC) * WINDOW_S - 1)
+    assert ran.engine.state.streams["a"].lesson == TURNS_IN
+    return ran.engine, ran
+
+
+def test_a_checkpoint_before_the_lesson_goes_on_exactly() -> None:
+    engine, _ = in_the_night()
+    copy = decode(encode(engine.checkpoint()))
+    again = BoxEngine(copy.config, copy.state)
+    fired = TimerFired(at_s=(TURNS_IN + glance.LESSONS_FRAC) * WINDOW_S, timer=LESSONS)
+    asked = engine.handle(fired)
+    assert [c.window for c in asked if isinstance(c, StartLabelling)] == [TURNS_IN]
+    assert again.handle(fired) == asked
+    assert encode(again.checkpoint()) == encode(engine.checkpoint())
+
+
+def test_where_nobody_has_turned_nothing_happens_when_lessons_would_begin() -> None:
+    ran = run(LearningWorld(scene_of=lambda camera, window: DAY), **{**NOW, "windows": 2})
+    ran.driver.run([], until_s=2 * WINDOW_S + 50)
+    assert ran.engine.handle(TimerFired(at_s=ran.driver.now_s, timer=LESSONS)) == []
+    assert ran.engine.state.queue == []
+    assert not ran.engine.state.prepares
+
+
+def test_a_refused_lesson_leaves_what_was_to_win_in_the_scene() -> None:
+    engine, _ = in_the_night(try_again=True)
+    stream = engine.state.streams["a"]
+    stream.candidate, stream.gating = "a:x", "gate"
+    engine.handle(
+        GateDone(
+            at_s=230, job="gate", stream="a", candidate="a:x", serving_quality=0.5, candidate_quality=0.45, frames=8, gpu_s=1.0,
+            gain_sd=0.2,
+        )
+    )  # fmt: skip
+    assert len(stream.gains) == 1
+    assert stream.refused
+
+
+def test_the_window_may_end_before_the_lesson_does() -> None:
+    engine, _ = in_the_night()
+    engine.handle(TimerFired(at_s=(TURNS_IN + glance.LESSONS_FRAC) * WINDOW_S, timer=LESSONS))
+    told_next = engine.handle(TimerFired(at_s=(TURNS_IN + 1) * WINDOW_S, timer="window-end"))
+    assert engine.state.window == TURNS_IN + 1
+    assert engine.state.streams["a"].lesson is None
+    assert not [c for c in told_next if isinstance(c, SwapModel)]
