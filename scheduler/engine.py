@@ -337,10 +337,11 @@ class BoxEngine:
         learns = self._needs.labels and state.window > 0
         state.queue = prep.opening(state, self.config, self._needs) if learns else []
         state.labels_due = learns
-        if learns and self.config.glance and prep.chooses(self._needs):
+        glances = self.config.glance and prep.chooses(self._needs)
+        if glances and (learns or self.config.learns_now):
             self._out.append(SetTimer(timer=GLANCE, at_s=glance.at_s(at_s, seconds)))
-            if self.config.learns_now:
-                self._out.append(SetTimer(timer=LESSONS, at_s=glance.lessons_from_s(state)))
+        if glances and self.config.learns_now:
+            self._out.append(SetTimer(timer=LESSONS, at_s=glance.lessons_from_s(state)))
         self._next_prep(at_s)
 
     def _glance(self, at_s: float) -> None:
@@ -550,6 +551,8 @@ class BoxEngine:
                 return
             if self.config.learns_now and stream.candidate is None:
                 self._learn_now(stream, now)
+        elif before is None and here is not None and self.config.learns_now and not stream.has_learned():
+            self._learn_now(stream, now)
         known = glance.worth_asking(stream, near) if stream.turned else near
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
@@ -558,7 +561,7 @@ class BoxEngine:
         """A new scene is learned from the window that shows it, as soon as there is enough of it."""
         self._give_turn_up(stream, "the camera sees a new scene")
         self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1  # its jobs are others
-        stream.lesson, stream.done, stream.measured = self.state.window, False, None
+        stream.lesson, stream.full, stream.done, stream.measured = self.state.window, True, False, None
         stream.look, stream.signature, stream.drift, stream.traits = None, now, None, None
 
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:

@@ -344,6 +344,10 @@ class StreamState:
         """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
         return (self.quality or 0.0) * self.knob_frac()
 
+    def has_learned(self) -> bool:
+        """Has it a model of its own, or tried to make one?"""
+        return bool(self.observations or self.cached or self.gains) or self.learned is not None
+
     def strange_lesson(self) -> bool:
         """Is what it learns in this window of another scene than it sees?"""
         return self.turned and self.lesson is None

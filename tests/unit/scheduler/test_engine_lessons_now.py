@@ -9,14 +9,14 @@ import pytest
 
 from scheduler import glance, prep
 from scheduler.codec import decode, encode
-from scheduler.commands import StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
+from scheduler.commands import StartGate, StartLabelling, StartLook, StartProfiling, StartRetraining, SwapModel
 from scheduler.engine import LESSONS, BoxEngine
 from scheduler.engine_state import BoxState, Prep, StreamState
-from scheduler.events import GateDone, TimerFired
+from scheduler.events import BoxStarted, CameraAdded, Event, GateDone, LearnedFrom, TimerFired
 from scheduler.registry import needs
-from scheduler.types import Traits
+from scheduler.types import CachedModel, Observation, Traits
 from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
-from tests.unit.scheduler.test_engine_glance import WINDOW_S, alternating, served, when
+from tests.unit.scheduler.test_engine_glance import WINDOW_S, alternating, served, turned, when
 
 NOW: dict[str, Any] = {
     "windows": 4, "overlap": True, "prep_auto": True, "policy": "lookahead", "glance": True, "learn_now": True,
@@ -72,7 +72,8 @@ def test_what_the_last_scene_would_have_taught_is_not_learned_once_the_camera_ha
 def test_frames_of_the_last_scene_do_not_judge_the_lesson_of_a_new_one() -> None:
     gates = run(LearningWorld(scene_of=alternating(2)), **NOW).of(StartGate)
     assert {c.older for c in gates if c.window == TURNS_IN} == {False}
-    assert {c.older for c in gates if c.window != TURNS_IN} == {True}
+    usual = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "learn_now": False}).of(StartGate)
+    assert {c.older for c in usual} == {True}
 
 
 def test_no_two_jobs_have_one_name() -> None:
@@ -115,6 +116,53 @@ def test_elsewhere_everything_is_learned_from_the_window_before(switched: dict[s
     for window in range(1, 4):
         assert {c.window for _, c in told(ran, window) if isinstance(c, StartRetraining)} <= {window - 1}
     assert not [e for e, _ in ran.driver.log if isinstance(e, TimerFired) and e.timer == LESSONS]
+
+
+# --- the first window -------------------------------------------------------------------------------------------------
+
+
+def test_a_camera_that_has_never_learned_learns_from_its_first_window() -> None:
+    """Nothing is known of the first scene, so it is a new one."""
+    ran = run(LearningWorld(), **{**NOW, "windows": 1})
+    learned = told(ran, 0)
+    assert [type(c) for _, c in learned] == list(LEARNS)
+    assert {c.window for _, c in learned} == {0}
+    assert learned[0][0] >= glance.LESSONS_FRAC * WINDOW_S
+    assert served(ran)[0] > 0.65
+    assert turned(ran) == [], "nowhere to turn from"
+
+
+def test_a_camera_that_is_added_later_does_so_too() -> None:
+    added = CameraAdded(at_s=WINDOW_S + 1, stream="b", knobs=KNOBS, version="b-0", quality=0.5)
+    ran = run(LearningWorld(), events=(added,), **{**NOW, "windows": 2})
+    assert {c.window for _, c in told(ran, 1, "b")} == {1}
+    assert ran.engine.state.streams["b"].version == "b:1"
+
+
+@pytest.mark.parametrize("known", ["models", "observations", "window"])
+def test_a_camera_that_has_learned_before_the_box_began_anew_waits_for_the_next_window(known: str) -> None:
+    """A restarted box has forgotten its scenes, not what it has learned."""
+    model = CachedModel(name="a-9", traits=Traits(class_frac=(1.0,), place="a"))
+    seen = Observation(
+        stream="a", window=0, option="full", start_quality=0.3, predicted_quality=0.5, predicted_gpu_s=4.0, realised_gpu_s=4.0,
+        realised_quality=0.5, serving_quality=0.3,
+    )  # fmt: skip
+    camera = CameraAdded(
+        at_s=0, stream="a", knobs=KNOBS, version="a-0", quality=0.5, cached=(model,) if known == "models" else (),
+        observations=(seen,) if known == "observations" else (),
+    )  # fmt: skip
+    before: tuple[Event, ...] = (BoxStarted(at_s=0, window=5), camera)
+    if known == "window":
+        before += (LearnedFrom(at_s=0, stream="a", version="a-0", window=3),)
+    ran = run(LearningWorld(), events=before, **{**NOW, "windows": 1, "cameras": ()})
+    assert ran.engine.state.streams["a"].scenes.known, "it was glanced at"
+    assert not told(ran, 0)
+
+
+def test_in_the_first_window_nobody_who_does_not_choose_is_looked_at() -> None:
+    for switched in ({"learn_now": False}, {"overlap": False}, {"policy": "no-retrain"}):
+        ran = run(LearningWorld(), **{**NOW, "windows": 1, **switched})  # type: ignore[dict-item]
+        assert not ran.of(StartLook)
 
 
 def test_a_known_scene_that_is_back_is_not_learned_anew() -> None:
