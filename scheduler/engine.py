@@ -11,6 +11,7 @@ What we changed against the paper, and why:
   (`scheduler.admission`): the recorded traces hold retrainings that lost 27 points (card, section 9).
 - Cameras that neither drift nor have more to learn are only measured; earlier models are tried before new ones are made, and what a
   swap replaced comes back when it was better (`scheduler.reuse`); cameras may share a retraining (`scheduler.grouping`).
+- A camera in a scene that it does not know learns from the window in progress (`EngineConfig.learns_now`), not from the last one.
 - Retraining starts from the serving model, not from the pre-trained one, so a camera keeps what it has learned.
 - A job whose window ends is dropped, as in the authors' code; its camera keeps its model.
 - Predictions are corrected by what came of earlier ones (`scheduler.ekya.calibration`), and a retraining that leaves its prediction

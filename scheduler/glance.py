@@ -1,6 +1,6 @@
 """A glance at the window in progress: has the scene gone back to one that the camera knows, or to one that it never saw?
 
-Everything else that is learned in a window is learned from the one before it, so a scene that comes back has the wrong model for a
+Most that is learned in a window is learned from the one before it, so a scene that comes back has the wrong model for a
 whole window, and the right one when it may be over. A glance is the look of `scheduler.drift`, taken when a small part of the window
 has passed, of each camera that learns. It costs a pass of a few frames and no label.
 - Which scene it is follows from its signature (`scheduler.scenes`). Of each scene it is remembered what slower rates leave of the
@@ -11,7 +11,8 @@ has passed, of each camera that learns. It costs a pass of a few frames and no l
   and the serving model's own, some frames are labelled and the models that may fit are probed on them: the nearest ones, in another
   scene also the one that the camera came with. The gate's rule decides.
 - What the last window taught is of another scene when a known one is back, or when a model is taken up: the turn of that camera is given
-  up, so nothing is trained that the gate would have to refuse.
+  up, so nothing is trained that the gate would have to refuse. In a new scene it learns from the window in progress instead, when
+  there is enough of it (`lessons_from_s`, docs/decisions/0106-lessons-of-the-window-in-progress.md).
 Pure. Ours; RECL (NSDI 2023) picks the expert of a window by its newest frames too.
 """
 

@@ -23,10 +23,11 @@ from scheduler.types import Drift, KnobProfile, RetrainConfig, RetrainOption, Wi
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResult:
-    """mean_f1: over windows 1.. and streams (window 0 has nothing to learn from); videos: the same per stream; f1: [stream][window],
-    all windows. retrainings: started; finished and admitted of them. gpu_s: compute of labelling, profiling, retraining and gates,
-    jobs that were cut by a window's end included; gpu_s_by_kind: the same per kind. predicted: (stream, window, configuration) -> what
-    the micro-profiler said of it; exhaustive_gpu_s: what carrying out all that was profiled would have cost instead."""
+    """mean_f1: over windows 1.. and streams (in window 0 most policies have nothing to learn from); videos: the same per stream; f1:
+    [stream][window], all windows. retrainings: started; finished and admitted of them. gpu_s: compute of labelling, profiling,
+    retraining and gates, jobs that were cut by a window's end included; gpu_s_by_kind: the same per kind. predicted: (stream, window,
+    configuration) -> what the micro-profiler said of it; exhaustive_gpu_s: what carrying out all that was profiled would have cost
+    instead."""
 
     policy: str
     mean_f1: float

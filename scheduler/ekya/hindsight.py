@@ -11,6 +11,7 @@ window. From the lessons of all runs over the same footage two figures follow, a
 
 `foreseen` is a plan that was found, not a bound: each camera's lessons are chosen by trying all of its chains while the others' stand
 still, until nothing changes; within a window lessons follow each other on one share, those that win most per GPU-second first.
+What is learned in window 0 must end in it like any other; the figures are of windows 1, 2, ..., as those of runs are.
 Inference has the knobs that are best for what is left (`InferenceValue`), at what the knob profiles say they keep. A chain begins at the
 model that was never retrained; whatever of it fits a window best serves. Pure. Ours.
 """
@@ -36,8 +37,8 @@ _TOL = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """A retraining that was carried out. window: in which, with labels of the one before; gpu_s: of the labels it learned from and of
-    the training; quality: of its model in each window, every frame analysed (before `window` it means nothing)."""
+    """A retraining that was carried out. window: in which, with labels of the one before or its own; gpu_s: of the labels it learned
+    from and of the training; quality: of its model in each window, every frame analysed (before `window` it means nothing)."""
 
     version: str
     parent: str
@@ -138,7 +139,7 @@ def foreseen(pupils: Sequence[Pupil], device: Device, *, beside_gpu_s: float = 0
             break
     taken = sorted((lesson.window, p.id, lesson.version) for p, chain in zip(pupils, chosen, strict=True) for lesson in chain)
     return Foreseen(
-        quality=float(np.mean(best)), windows=tuple(best), gpu_s=sum(lesson.gpu_s for chain in chosen for lesson in chain),
+        quality=float(np.mean(best[1:])), windows=tuple(best[1:]), gpu_s=sum(lesson.gpu_s for chain in chosen for lesson in chain),
         lessons=tuple((id, window, version) for window, id, version in taken),
     )  # fmt: skip
 
@@ -155,7 +156,7 @@ def _chains(pupil: Pupil) -> Iterator[tuple[Lesson, ...]]:
 
 def _may_follow(pupil: Pupil, chain: Sequence[Lesson], lesson: Lesson) -> bool:
     there = {pupil.base, *(earlier.version for earlier in chain)}
-    return lesson.parent in there and lesson.window > (chain[-1].window if chain else 0)
+    return lesson.parent in there and lesson.window > (chain[-1].window if chain else -1)
 
 
 def _best(pupil: Pupil, lessons: Sequence[Lesson], window: int) -> float:
@@ -180,10 +181,10 @@ class _Worth:
         return float(self._value.worth(np.array([quality]))[0, -1]) / self._cameras
 
     def of(self, pupils: Sequence[Pupil], chosen: Sequence[Sequence[Lesson]]) -> list[float]:
-        """Mean quality over cameras of each window from 1 on; minus infinity where a window's lessons do not end in it."""
+        """Mean quality over cameras of each window; minus infinity where a window's lessons do not end in it."""
         return [
             self._window(tuple(_in_window(p, chain, w) for p, chain in zip(pupils, chosen, strict=True)))
-            for w in range(1, len(pupils[0].quality))
+            for w in range(len(pupils[0].quality))
         ]
 
     def _window(self, cameras: tuple[tuple[float, float, float], ...]) -> float:

@@ -86,6 +86,14 @@ class TestForeseen:
         assert found.windows[0] < 0.4
         assert found.windows[1] == pytest.approx(0.9)
 
+    @pytest.mark.parametrize(("gpu_s", "shown"), [(10.0, 0.8), (95.0, 0.4)])
+    def test_what_is_learned_in_the_first_window_ends_in_it_and_serves_in_those_that_count(
+        self, gpu_s: float, shown: float
+    ) -> None:
+        found = foreseen([pupil(lessons=[lesson(window=0, gpu_s=gpu_s, quality=(0.8, 0.8, 0.8))])], DEVICE)
+        assert found.windows == pytest.approx((shown, shown))
+        assert bool(found.lessons) == (shown == 0.8)
+
     def test_what_it_costs_beside_is_paid_for_each_lesson(self) -> None:
         taught = [pupil(lessons=[lesson()])]
         dear = foreseen(taught, DEVICE, beside_gpu_s=10.0)
