@@ -38,6 +38,7 @@ from edge.queries.live import CameraQueries
 from edge.rates import RateMeter
 from edge.resolution import at_own_size
 from edge.sampling import Sampler
+from edge.scene_book import SceneBook
 from edge.shadow import ShadowRules
 from edge.share_book import UPDATE_S, ShareBook, described
 from edge.swapping import KEPT_WARM_S, Swapper
@@ -259,6 +260,7 @@ class BoxRuntime:
         #: What each job was promised and received, per closed window; as far back as `outcomes`.
         self.window_shares: deque[tuple[int, tuple[ShareReport, ...]]] = deque(maxlen=20)
         self._members = Members(parts.backend)
+        self._scene_book = SceneBook(parts.store)
         self._share_book = ShareBook(self._members.report, parts.clock.monotonic_s())
         self.notes: deque[tuple[float, Note]] = deque(maxlen=50)
         self.ready = False
@@ -396,6 +398,7 @@ class BoxRuntime:
                 cached=self.parts.shelf.cached(camera_id),
                 replaced=self.parts.shelf.replaced(camera_id),
                 delivered=self.parts.shelf.delivered(camera_id),
+                scenes=self._scene_book.of(camera_id),
                 offered=self.parts.shelf.offered(camera_id),
                 retrain=entry.retrain,
                 arch=f"{entry.task.name}/{entry.arch}",
@@ -880,6 +883,8 @@ class BoxRuntime:
         self._close_finish(outcome.window)
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)
+        for stream in self.parts.engine.state.ordered():
+            self._keep(functools.partial(self._scene_book.keep, stream.id, stream.scenes))
         self._help("tidy", self._tidy)
         self.window_opened_utc = now_utc
         self.parts.sampler.window = outcome.window + 1

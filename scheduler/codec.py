@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from configs.errors import StorageError
 from scheduler.commands import COMMANDS
 from scheduler.events import EVENTS
+from scheduler.scenes import Scenes
 
 T = TypeVar("T")
-_KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*EVENTS, *COMMANDS)}
+_KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*EVENTS, *COMMANDS, Scenes)}
 
 
 def register(cls: type[T]) -> type[T]:
@@ -44,7 +45,7 @@ def decode(line: str) -> Any:
     try:
         body = json.loads(line)
         return _adapter(body.pop("kind")).validate_python(body)
-    except (ValueError, KeyError, AttributeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
         raise StorageError(
             f"a journal line cannot be read: {line[:80]!r}",
             code="corrupt",

@@ -186,8 +186,12 @@ class BoxEngine:
             id=event.stream, knobs=event.knobs, version=event.version, quality=event.quality, integral_since_s=event.at_s,
             observations=list(event.observations[-MAX_OBSERVATIONS:]), cached=event.cached[:MAX_CACHED], offered=event.offered,
             retrain=event.retrain, replaced=event.replaced, arch=event.arch, utility=event.utility, learns=event.learns,
-            customer=event.customer, delivered=event.delivered,
+            customer=event.customer, delivered=event.delivered, scenes=event.scenes,
         )  # fmt: skip
+        seen_last = event.scenes.present
+        if seen_last is not None:
+            self.state.streams[event.stream].scene = seen_last.signature
+            self._out.append(TurnToScene(stream=event.stream, scene=seen_last.number))
         self._reshare(event.at_s)
 
     def _camera_removed(self, event: CameraRemoved) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.pricing import ChangePrice
+from scheduler.scenes import Scenes
 from scheduler.types import (
     CachedModel,
     EpochReport,
@@ -40,7 +41,7 @@ class CameraAdded(Event):
     its earlier predictions, newest last; cached: models kept from earlier windows, newest first; retrain: how its model may be
     retrained, empty: as the box's configuration says; replaced: the version that the serving one replaced, if any; arch: of its model,
     '' unknown: then it shares no retraining; offered: those of `cached` that no label of the camera has judged (`ModelsOffered`);
-    delivered: the version that it came with, if it is still there, '' unknown;
+    delivered: the version that it came with, if it is still there, '' unknown; scenes: that it has seen, the one it saw last first;
     utility: what quality and lag are worth to those who ask it something, None: as to everybody; learns: as in `LearningSwitched`;
     customer: whose it is (`SharesOrdered`)."""
 
@@ -58,6 +59,7 @@ class CameraAdded(Event):
     learns: bool = True
     customer: str = ""
     delivered: str = ""
+    scenes: Scenes = Scenes()
 
 
 @dataclass(frozen=True, kw_only=True)

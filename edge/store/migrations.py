@@ -308,3 +308,8 @@ def m014_what_is_behind_a_quality(db: Any) -> None:
     db.execute("ALTER TABLE quality ADD COLUMN over TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE quality ADD COLUMN gain REAL")
     db.execute("ALTER TABLE quality ADD COLUMN gain_error REAL")
+
+
+@migrations()
+def m017_scenes(db: Any) -> None:
+    db.execute("CREATE TABLE scenes (camera TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT")

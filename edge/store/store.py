@@ -374,6 +374,18 @@ class Store:
         rows = self.rows("SELECT version, body FROM profiles WHERE camera = ? ORDER BY version DESC LIMIT 1", (camera,))
         return (int(rows[0]["version"]), str(rows[0]["body"])) if rows else None
 
+    # --- scenes -------------------------------------------------------------------------------------------------------
+
+    def keep_scenes(self, camera: str, body: str) -> None:
+        """What a camera has seen (`edge.scene_book`) in place of what was kept before."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO scenes (camera, body) VALUES (?, ?)", (camera, body))
+
+    def scenes(self, camera: str) -> str | None:
+        """None: nothing was kept."""
+        rows = self.rows("SELECT body FROM scenes WHERE camera = ?", (camera,))
+        return str(rows[0]["body"]) if rows else None
+
     def check(self) -> None:
         """Invariants: every stream's serving row names a serving model of that stream, and every serving model has its row."""
         rows = self.rows(

@@ -23,7 +23,7 @@ from scheduler.commands import (
 from scheduler.drift.signature import PARTS
 from scheduler.engine import GLANCE, BoxEngine
 from scheduler.engine_state import Running, StreamState
-from scheduler.events import Event, GateDone, LookDone, ProbeDone, TimerFired
+from scheduler.events import CameraAdded, Event, GateDone, LookDone, ProbeDone, TimerFired
 from scheduler.types import CachedModel, RetrainOption, Signature, Traits
 from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
 
@@ -363,3 +363,45 @@ def test_a_scene_that_has_not_changed_since_the_last_window_calls_for_nothing() 
 def test_unknown_windows_are_no_candidates() -> None:
     known = stream(1.0, {"near": 0.1})
     assert glance.candidates(known, Signature(), ENGINE, 4) == ()
+
+
+# --- what was seen before the box began anew --------------------------------------------------------------------------
+
+
+def test_a_restarted_box_knows_the_scenes_of_its_cameras() -> None:
+    """It was night when the box ended, and is day when it comes back: the day's model serves in the first window."""
+    world = LearningWorld(scene_of=alternating(2))
+    before = run(world, windows=4, glance=True).engine.state.streams["a"]
+    world.scene_of = lambda camera, window: DAY
+    again = CameraAdded(
+        at_s=0,
+        stream="a",
+        knobs=KNOBS,
+        version=before.version,
+        quality=before.quality,
+        cached=before.cached,
+        scenes=before.scenes,
+    )
+    how: dict[str, Any] = {"overlap": True, "prep_auto": True, "policy": "lookahead", "learn_now": True, "glance": True}
+    ran = run(world, windows=1, cameras=(), events=(again,), **how)
+    assert turned(ran) == [1, 0], "told where it was, and where it turned to"
+    assert ran.engine.state.streams["a"].version == "a:0"
+    assert served(ran)[0] == pytest.approx(world.learns, abs=0.15) or when(ran, "a")[0][0] < 20
+
+
+def test_a_scene_that_is_still_there_after_the_restart_is_the_same() -> None:
+    world = LearningWorld(scene_of=alternating(2))
+    before = run(world, windows=4, glance=True).engine.state.streams["a"]
+    world.scene_of = lambda camera, window: NIGHT
+    again = CameraAdded(
+        at_s=0,
+        stream="a",
+        knobs=KNOBS,
+        version=before.version,
+        quality=before.quality,
+        cached=before.cached,
+        scenes=before.scenes,
+    )
+    ran = run(world, windows=2, cameras=(), events=(again,), glance=True)
+    assert turned(ran) == [1]
+    assert not ran.swaps("reuse")
