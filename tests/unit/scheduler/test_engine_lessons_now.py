@@ -141,7 +141,7 @@ def test_a_camera_that_is_added_later_does_so_too() -> None:
 
 @pytest.mark.parametrize("known", ["models", "observations", "window"])
 def test_a_camera_that_has_learned_before_the_box_began_anew_waits_for_the_next_window(known: str) -> None:
-    """A restarted box has forgotten its scenes, not what it has learned."""
+    """Nobody knows its scene, but its model is its own."""
     model = CachedModel(name="a-9", traits=Traits(class_frac=(1.0,), place="a"))
     seen = Observation(
         stream="a", window=0, option="full", start_quality=0.3, predicted_quality=0.5, predicted_gpu_s=4.0, realised_gpu_s=4.0,
