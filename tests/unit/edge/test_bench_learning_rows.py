@@ -124,6 +124,41 @@ def test_reuse_wins_by_quality_or_by_compute(
     assert by_what(bench_learning, bench, "recurring drift").ok is ok
 
 
+def kept_seeds(
+    module: ModuleType, bench: Any, seed: int, *, box: float, fixed: float, alone: float, reuse: float, part: float
+) -> None:
+    """What runs of one seed came to, the same on both sets."""
+    mark = f".seed{seed}" if seed else ""
+    for run in module.seed_runs(seed) if seed else [*module.main_runs(), *module.recurring_runs()]:
+        if run.name.startswith("recurring.reuse"):
+            bench.keep(run, answer(dict.fromkeys(VIDEOS, reuse), gpu_s=100.0 * part))
+        elif run.name.startswith("recurring"):
+            bench.keep(run, answer(dict.fromkeys(VIDEOS, alone)))
+        else:
+            bench.keep(run, answer(dict.fromkeys(VIDEOS, box if f".{module.BOX}{mark}" in run.name else fixed)))
+
+
+@pytest.mark.parametrize(("others", "ok"), [(0.7, True), (0.6, False)])
+def test_over_seeds_the_mean_counts(bench_learning: ModuleType, tmp_path: Path, others: float, ok: bool) -> None:
+    """The first seed is lucky: 8 points."""
+    bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
+    kept_seeds(bench_learning, bench, 0, box=0.68, fixed=0.6, alone=0.5, reuse=0.58, part=0.9)
+    assert not [row for row in bench_learning.rows(bench) if "seeds" in row.what], "one alone is the table's own row"
+    for seed in bench_learning.SEEDS:
+        kept_seeds(bench_learning, bench, seed, box=others - 0.03, fixed=0.6, alone=0.5, reuse=others - 0.1 - 0.02, part=0.9)
+    fixed, reuse = (by_what(bench_learning, bench, part) for part in ("both sets, 3 seeds", "drift, 3 seeds"))
+    assert (fixed.ok, reuse.ok) == (ok, ok)
+    assert fixed.measured.startswith("+7.3 points (+8.0, +7.0, +7.0)" if ok else "+0.7 points (+8.0, -3.0, -3.0)")
+    assert "0.90 of the GPU-seconds" in reuse.measured
+
+
+def test_half_the_compute_over_seeds_is_enough(bench_learning: ModuleType, tmp_path: Path) -> None:
+    bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
+    for seed, part in ((0, 0.6), (1, 0.35)):
+        kept_seeds(bench_learning, bench, seed, box=0.6, fixed=0.6, alone=0.5, reuse=0.5, part=part)
+    assert by_what(bench_learning, bench, "drift, 2 seeds").ok
+
+
 def test_contention_is_told_of_what_was_run_and_never_mistaken_for_the_issues_own_row(
     bench_learning: ModuleType, tmp_path: Path
 ) -> None:
@@ -160,6 +195,7 @@ def test_runs_have_names_of_their_own(bench_learning: ModuleType) -> None:
     slow = [run for speed in bench_learning.CONTENTION for run in bench_learning.contention_runs(speed)]
     assert all(run.arguments[run.arguments.index("--gpu-speed") + 1] in ("0.5", "0.25") for run in slow)
     runs = [*bench_learning.main_runs(), *compute, *slow, *bench_learning.recurring_runs()]
+    runs += [run for seed in bench_learning.SEEDS for run in bench_learning.seed_runs(seed)]
     assert len({run.name for run in runs}) == len(runs)
 
 
