@@ -488,7 +488,8 @@ class BoxEngine:
     def _close_window(self, at_s: float) -> None:
         state = self.state
         for stream in state.ordered():
-            _settle(stream, state.window)
+            _settle(stream, state.lesson(stream))
+            stream.fresh = False
             if stream.running or stream.gating or stream.candidate:
                 self._drop_training(stream, "not finished when the window ended")
         if state.active:
@@ -556,7 +557,7 @@ class BoxEngine:
                 return
             if self.config.learns_now and stream.candidate is None:
                 self._learn_now(stream, now)
-        elif before is None and here is not None and self.config.learns_now and not stream.has_learned():
+        elif before is None and here is not None and self.config.learns_now and stream.fresh and not stream.has_learned():
             self._learn_now(stream, now)
         known = glance.worth_asking(stream, near) if stream.turned else near
         if known and not has_new_model:
@@ -568,6 +569,7 @@ class BoxEngine:
         self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1  # its jobs are others
         stream.lesson, stream.full, stream.done, stream.measured = self.state.window, True, False, None
         stream.look, stream.signature, stream.drift, stream.traits = None, now, None, None
+        stream.remark = "it sees a new scene, and learns from this window when there is enough of it"
 
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:
         """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside
@@ -1301,16 +1303,15 @@ def _exchangeable(stream: StreamState) -> bool:
     return stream.live and running is not None and running.in_budget and not running.trained()
 
 
-def _settle(stream: StreamState, window: int) -> None:
-    """A window that was examined in full and held nothing worth a retraining is from now on what the camera is compared with. One
-    whose retraining did not end, or had to wait for others, says nothing."""
+def _settle(stream: StreamState, lesson: int) -> None:
+    """lesson: the window it learned from. One that was examined in full and held nothing worth a retraining is from now on what the
+    camera is compared with. One whose retraining did not end, or had to wait for others, says nothing."""
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
     if not stream.refused and not stream.strange_lesson():
         stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
     seen = stream.look is not None and stream.look.version == stream.version
-    stream.learned = window - 1 if stream.lesson is None else stream.lesson
-    stream.reference = stream.look if seen else None
+    stream.learned, stream.reference = lesson, stream.look if seen else None
 
 
 def _is_free(stream: StreamState) -> bool:

@@ -292,6 +292,7 @@ class StreamState:
     drift: Drift | None = None
     turned: bool = False  # to another scene, in this window
     lesson: int | None = None  # the window it learns from, where that is not the last one
+    fresh: bool = True  # it joined in this window: nothing of it was sampled before
     full: bool = True  # this window is examined in full
     examined: bool = False  # ... and was
     swapping: SwapKind = "retrained"  # why `candidate` is to serve

@@ -182,15 +182,17 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
     shares = range(quantum, config.capacity_pct - quantum + 1, quantum) if config.prep_auto else ()
     left_s = state.ends_s - at_s
     return turns.choose(
-        [_turn(s, state, config, needs) for s in _to_label(state, at_s)],
+        [_turn(s, state, config, needs) for s in _to_label(state, config, at_s)],
         [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
         speed_frac=state.delivered_frac,
     )  # fmt: skip
 
 
-def _to_label(state: BoxState, at_s: float) -> list[StreamState]:
+def _to_label(state: BoxState, config: EngineConfig, at_s: float) -> list[StreamState]:
     """Who may have a turn that begins now: not who had one, gave it up for a scene that is back, or has its lesson still to come."""
+    if not config.learns_now:  # turns are chosen once in a window
+        return _learning(state)
     early = at_s < glance.lessons_from_s(state)
     begun = state.active.stream if state.active is not None else ""
     return [
@@ -257,7 +259,7 @@ def turn_tasks(chosen: turns.Chosen, state: BoxState, config: EngineConfig, at_s
         if config.reuse and stream.full and stream.look is None and stream.lesson is None:
             tasks.append(_look(state, config, stream, "look", state.window - 1))
         tasks.append(_label(state, id, frames))
-    wanted = sum(wanted_labels(s, config) for s in _to_label(state, at_s))
+    wanted = sum(wanted_labels(s, config) for s in _to_label(state, config, at_s))
     given = sum(frames for _, frames in chosen.frames)
     told = f"{given} of {wanted} labels that are wanted are worth their time in this window"
     return tasks, _too_slow(state, told) if given < wanted else ""

@@ -139,6 +139,14 @@ def test_a_camera_that_is_added_later_does_so_too() -> None:
     assert ran.engine.state.streams["b"].version == "b:1"
 
 
+def test_one_that_was_added_after_the_glance_learns_from_the_window_before_as_usual() -> None:
+    """When it is glanced at for the first time there is a whole window to learn from, and it has begun."""
+    added = CameraAdded(at_s=WINDOW_S + 50, stream="b", knobs=KNOBS, version="b-0", quality=0.5)
+    ran = run(LearningWorld(), events=(added,), **{**NOW, "windows": 3})
+    assert {c.window for _, c in told(ran, 2, "b") if not isinstance(c, StartGate)} == {1}
+    assert ran.engine.state.streams["b"].version == "b:1"
+
+
 @pytest.mark.parametrize("known", ["models", "observations", "window"])
 def test_a_camera_that_has_learned_before_the_box_began_anew_waits_for_the_next_window(known: str) -> None:
     """Nobody knows its scene, but its model is its own."""
@@ -189,7 +197,7 @@ def test_who_may_have_a_turn_now() -> None:
     def camera(id: str, **state: Any) -> StreamState:
         return StreamState(id=id, knobs=KNOBS, version=f"{id}-0", quality=0.2, **state)
 
-    config = replace(ENGINE, overlap=True, prep_auto=True, golden_gpu_s=0.01)
+    config = replace(ENGINE, overlap=True, prep_auto=True, golden_gpu_s=0.01, glance=True, learn_now=True)
     streams = [
         camera("lesson", lesson=3, turned=True), camera("waits"), camera("measured", measured=0.3),
         camera("labelled", traits=Traits()), camera("back", turned=True, done=True), camera("off", learns=False),
@@ -201,6 +209,8 @@ def test_who_may_have_a_turn_now() -> None:
 
     assert chosen(310.0) == {"waits"}
     assert chosen(glance.lessons_from_s(state)) == {"waits", "lesson"}
+    state.active = Prep(job="waits/look/3", stream="waits", kind="look")
+    assert chosen(glance.lessons_from_s(state)) == {"lesson"}, "its turn has begun"
 
 
 def in_the_night(**changes: Any) -> tuple[BoxEngine, Ran]:

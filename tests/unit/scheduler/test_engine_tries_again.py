@@ -133,7 +133,6 @@ def test_the_refused_camera_has_its_turn_again_where_there_is_time_for_one() -> 
     def next_turn(gains: list[float]) -> list[str]:
         other = StreamState(id="b", knobs=KNOBS, version="b-1", quality=0.44, gains=gains)
         refused = replace(after_a_gate(-0.009), id="a")
-        refused.reset()
         state = BoxState(window=2, opened_s=0.0, ends_s=40.0, streams={"a": refused, "b": other}, golden_gpu_s=1.0)
         return [id for id, _ in prep.turns_of(state, config, needs("lookahead"), 0.0).frames][:1]
 
