@@ -184,7 +184,7 @@ def _quality_on(told: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     window = manifest.get("window")
     if window is None:
         return "held-out labels of the window in which it was last judged"
-    return f"held-out labels of window {window + 1}, the one after the window that it learned from"
+    return f"held-out labels of the window in which it was made (it learned from window {window})"
 
 
 def _remark(first: ModelShown, second: ModelShown) -> str:

@@ -277,7 +277,7 @@ class FakeModels:
         return ModelShown(
             **row.model_dump(), replaced=None, lineage=line, sha256="ab" * 32, window=number or None, samples=24 * number,
             config={"name": "head", "epochs": 4 * number, "lr": 0.001} if number else {},
-            quality_on="held-out labels of the window after the one that it learned from",
+            quality_on="held-out labels of the window in which it was made",
             files={"model.safetensors": "411200 bytes", "manifest.json": "1902 bytes"},
             live=LiveQuality(points=3, mean=0.6, worst=0.52, first_utc=EPOCH_UTC, last_utc=EPOCH_UTC + 600),
         )  # fmt: skip
