@@ -363,7 +363,7 @@ class BoxEngine:
         begin = any(s.lesson == state.window for s in state.streams.values()) and not state.labels_due
         if not begin or state.phase not in ("prepare", "planned"):
             return
-        begun = state.active.stream if state.active is not None else ""
+        begun = state.at_work()
         state.queue = [p for p in state.queue if p.kind not in ("look", "label", "reprofile") or p.stream == begun]
         self._queue_turns(at_s)
         self._prepare_again(at_s)

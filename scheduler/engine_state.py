@@ -85,8 +85,8 @@ class EngineConfig:
     reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others;
     glance: look at the window in progress too, and take up what fits it (`scheduler.glance`); False is what journals without it were
     decided with.
-    learn_now: a camera that turns to a scene which it does not know learns from the window in progress (where it is `overlap`), not from
-    the one before; False is what journals without it were decided with.
+    learn_now: a camera that turns to a scene which it does not know, or is new, learns from the window in progress (where it is
+    `overlap`), not from the one before; False is what journals without it were decided with.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
@@ -416,6 +416,10 @@ class BoxState:
     notes: list[str] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)  # how often a camera was taken out, or its turn begun anew
     shares_pct: tuple[tuple[str, float], ...] = ()  # what customers are sure of on this box, by customer; empty: not divided
+
+    def at_work(self) -> str:
+        """The camera that preparation is at, '' nobody."""
+        return self.active.stream if self.active is not None else ""
 
     def lesson(self, stream: StreamState) -> int:
         """The window that a camera learns from in this one."""

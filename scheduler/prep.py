@@ -194,11 +194,10 @@ def _to_label(state: BoxState, config: EngineConfig, at_s: float) -> list[Stream
     if not config.learns_now:  # turns are chosen once in a window
         return _learning(state)
     early = at_s < glance.lessons_from_s(state)
-    begun = state.active.stream if state.active is not None else ""
     return [
         s
         for s in _learning(state)
-        if s.measured is None and s.traits is None and s.id != begun
+        if s.measured is None and s.traits is None and s.id != state.at_work()
         and not (s.turned and s.done) and not (early and s.lesson is not None)
     ]  # fmt: skip
 

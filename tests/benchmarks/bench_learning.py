@@ -178,26 +178,36 @@ def contention_runs(speed: float) -> list[Run]:
     ]
 
 
+def seeded(seed: int) -> tuple[str, tuple[str, ...]]:
+    """(mark of the names, arguments) of runs with this seed; 0 is that of all others."""
+    return (f".seed{seed}", ("--seed", str(seed))) if seed else ("", ())
+
+
 def recurring_runs(seed: int = 0) -> list[Run]:
     """Eight windows instead of five, so fewer frames of each: the golden model is what takes the time."""
     how = {"windows": 8, "frames": (12, 8)}
-    (mark, seeded) = (f".seed{seed}", ("--seed", str(seed))) if seed else ("", ())
+    mark, arguments = seeded(seed)
     lane = f"recurring{mark}"
     return [
-        evaluate_run(f"recurring.no-reuse{mark}", "recurring", BOX, "--no-reuse", *seeded, lane=lane, **how),  # type: ignore[arg-type]
+        evaluate_run(f"recurring.no-reuse{mark}", "recurring", BOX, "--no-reuse", *arguments, lane=lane, **how),  # type: ignore[arg-type]
         evaluate_run(
-            f"recurring.reuse{mark}", "recurring", BOX, "--reuse", *seeded, lane=f"{lane} reuse", after=lane, **how,  # type: ignore[arg-type]
+            f"recurring.reuse{mark}", "recurring", BOX, "--reuse", *arguments, lane=f"{lane} reuse", after=lane, **how,  # type: ignore[arg-type]
         ),
     ]  # fmt: skip
 
 
+def box_and_fixed_runs(seed: int) -> list[tuple[Run, Run]]:
+    """The box and the best fixed split on each set. With seed 0 they are main runs."""
+    mark, arguments = seeded(seed)
+
+    def run(scenario: str, policy: str) -> Run:
+        return evaluate_run(f"{scenario}.{named(policy)}{mark}", scenario, policy, *arguments, lane=f"{scenario}{mark}")
+
+    return [(run(s, BOX), run(s, FIXED)) for s in SETS]
+
+
 def seed_runs(seed: int) -> list[Run]:
-    sets = [
-        evaluate_run(f"{s}.{named(policy)}.seed{seed}", s, policy, "--seed", str(seed), lane=f"{s} seed {seed}")
-        for s in SETS
-        for policy in (BOX, FIXED)
-    ]
-    return [*sets, *recurring_runs(seed)]
+    return [*(run for pair in box_and_fixed_runs(seed) for run in pair), *recurring_runs(seed)]
 
 
 def run_all(bench: Bench, runs: Sequence[Run], say: Callable[[str], None]) -> None:
@@ -451,20 +461,19 @@ def _trained_gpu_s(answer: Mapping[str, Any]) -> float:
 
 def _seeds(bench: Bench) -> Iterator[Row]:
     """The two rows that compare runs, over all seeds that were run."""
-    sets = [evaluate_run(f"{s}.{named(policy)}", s, policy) for s in SETS for policy in (BOX, FIXED)]
-    runs = {0: [*sets, *recurring_runs()], **{seed: seed_runs(seed) for seed in SEEDS}}
-    f1 = {
-        seed: {run.name: answer and result(answer) for run in some if (answer := bench.answer(run))}
-        for seed, some in runs.items()
-    }
+
+    def results(runs: Sequence[Run]) -> list[dict[str, Any]]:
+        """Of all of them, or none while one is missing."""
+        answers = [answer for run in runs if (answer := bench.answer(run))]
+        return [result(answer) for answer in answers] if len(answers) == len(runs) else []
+
     ahead, won, part = [], [], []
-    for seed, answers in f1.items():
-        mark = f".seed{seed}" if seed else ""
-        pairs = [tuple(answers.get(f"{s}.{named(policy)}{mark}") for policy in (BOX, FIXED)) for s in SETS]
-        if all(box and fixed for box, fixed in pairs):
+    for seed in (0, *SEEDS):
+        pairs = [results(pair) for pair in box_and_fixed_runs(seed)]
+        if all(pairs):
             ahead.append(statistics.fmean(box["mean_f1"] - fixed["mean_f1"] for box, fixed in pairs))
-        alone, reuse = (answers.get(f"recurring.{how}{mark}") for how in ("no-reuse", "reuse"))
-        if alone and reuse:
+        if both := results(recurring_runs(seed)):
+            alone, reuse = both
             won.append(reuse["mean_f1"] - alone["mean_f1"])
             part.append(_trained_gpu_s(reuse) / max(_trained_gpu_s(alone), 1e-9))
     if len(ahead) > 1:
