@@ -97,7 +97,7 @@ def test_one_version(folder: Folder) -> None:
     shown = folder.client.get(f"{M}/gate-000003").json()
     assert shown["lineage"] == ["gate-000003", "gate-000002", "gate-000001"]
     assert shown["replaced"] == "gate-000002"
-    assert shown["quality_on"].startswith("held-out labels of window 2")
+    assert shown["quality_on"] == "held-out labels of the window in which it was made (it learned from window 1)"
     assert (shown["samples"], shown["config"]["name"]) == (2, "full")
     assert shown["live"] == {"points": 2, "mean": pytest.approx(0.65), "worst": 0.6, "first_utc": 10.0, "last_utc": 20.0}
     assert "model.safetensors" in shown["files"]
