@@ -83,14 +83,15 @@ def remember_profile(
         )
 
 
-def recalled(stream: StreamState) -> tuple[RetrainOption, ...]:
+def recalled(stream: StreamState, config: EngineConfig) -> tuple[RetrainOption, ...]:
     """The camera's last profile, from today's quality on: each option's gain, scaled so that the best one wins no more than the camera's
     newest retraining left to win (`turns.left_to_win`). Empty when they won nothing, or there is no profile."""
     profile = stream.profiles[-1] if stream.profiles else ()
     best = max((o.end_quality - stream.profiled_from for o in profile), default=0.0)
     if best <= 0:
         return ()
-    scale = min(1.0, left_to_win(stream.gains) / best)
+    missing = 1.0 - (stream.quality or 0.0) if config.left_of_missing else None
+    scale = min(1.0, left_to_win(stream.gains, missing=missing, serves=stream.won) / best)
     return tuple(
         replace(
             option, end_quality=min(1.0, (stream.quality or 0.0) + scale * (option.end_quality - stream.profiled_from)),

@@ -550,6 +550,7 @@ class BoxEngine:
         has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if before is not None and here is not None and here.number != before.number:
             stream.turned, stream.gains = True, list(back.gains) if back is not None else []
+            stream.won = bool(stream.gains)
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
@@ -648,7 +649,7 @@ class BoxEngine:
         if not prep.recalls(stream, self.state, self.config, self._needs):
             self._enqueue(prep.profile_of(stream, self.state))
             return
-        self._offer(stream, belief.recalled(stream))
+        self._offer(stream, belief.recalled(stream, self.config))
         stream.remark = f"profile of window {stream.profiled_in} recalled"
 
     def _profile_old(self, event: ProfileOld) -> None:
@@ -877,6 +878,8 @@ class BoxEngine:
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
+        if old is not None and new is not None and not stream.strange_lesson():
+            stream.won = verdict.admitted
         if verdict.admitted:
             stream.candidate_quality = new
             self._out.append(
@@ -1309,7 +1312,7 @@ def _settle(stream: StreamState, lesson: int) -> None:
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
     if not stream.refused and not stream.strange_lesson():
-        stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
+        stream.gains, stream.won = [*stream.gains, 0.0][-MAX_GAINS:], False
     seen = stream.look is not None and stream.look.version == stream.version
     stream.learned, stream.reference = lesson, stream.look if seen else None
 

@@ -75,6 +75,9 @@ class EngineConfig:
     expected to win; False is what journals without it were decided with.
     count_taught: of a turn's labels those count that teach, not those that judge (`scheduler.turns`); False is what journals without it
     were decided with.
+    left_of_missing: what a camera that has learned has left to win follows from what is missing to quality 1, and what nobody measures
+    grows old (`turns.left_to_win`, `UNSEEN_LOSS`), else from what its newest retraining won; False is what journals without it were
+    decided with.
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
@@ -118,6 +121,7 @@ class EngineConfig:
     gate_risk: float = 0.25
     try_again: bool = False
     count_taught: bool = False
+    left_of_missing: bool = False
     least_quality: float = 0.0
     shadow: bool = False
     min_gain: float = 0.01
@@ -263,7 +267,8 @@ class StreamState:
     offered: those of them that came from outside and were never measured here;
     replaced: the version that the serving one took the place of, until that has been proved right; left: versions that were taken out
     again; learned: the window which the serving model learned from or was last judged on; reference: that window, seen by it;
-    gains: what its newest retrainings won, 0 for a window in which nothing was worth one; waited: windows without labels.
+    gains: what its newest retrainings won, 0 for a window in which nothing was worth one; won: the model of the newest of them was let
+    in; waited: windows without labels.
     The rest is of the current window only (`reset`)."""
 
     id: str
@@ -281,6 +286,7 @@ class StreamState:
     learned: int | None = None
     reference: Look | None = None
     gains: list[float] = field(default_factory=list)
+    won: bool = False
     waited: int = 0
     alone: int = -1  # refused a shared retraining in that window: the next one it learns alone
     held_out: int = 0  # frames behind `quality`

@@ -223,11 +223,19 @@ def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) ->
     frac, here = turns.first_frac(_first_wins(state)), stream.scenes.present
     back = here is not None and here.visits > 1  # what there is to win is known: the drift is that of a scene that comes back
     drifted = stream.drift is not None and stream.drift.drifted and not back
-    return turns.expected_gain(_own_gains(stream), _quality(stream, config), frac, drifted=drifted)
+    return turns.expected_gain(
+        _own_gains(stream), _aged_quality(stream, config), frac, drifted=drifted, of_missing=config.left_of_missing, serves=stream.won
+    )  # fmt: skip
 
 
 def _quality(stream: StreamState, config: EngineConfig) -> float:
     return config.prior_quality if stream.quality is None else stream.quality
+
+
+def _aged_quality(stream: StreamState, config: EngineConfig) -> float:
+    """What the model may be worth by now that nobody has measured it for some windows."""
+    ages = config.left_of_missing and bool(stream.gains)
+    return max(0.0, _quality(stream, config) - turns.UNSEEN_LOSS * stream.waited * ages)
 
 
 def _first_wins(state: BoxState) -> list[tuple[float, float]]:

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler import belief
 from scheduler.commands import StartProfiling, StartRetraining
-from scheduler.engine_state import StreamState
+from scheduler.engine_state import EngineConfig, StreamState
 from scheduler.types import RetrainOption
 from tests.support.learning_world import KNOBS, LearningWorld, Ran, run
 
@@ -30,7 +30,7 @@ def camera(gains: list[float], quality: float = 0.55, *profiles: tuple[RetrainOp
 def test_a_worked_example() -> None:
     """Profiled at 0.5: short +0.1, long +0.2. Its newest retraining won 0.2 and left 0.1, half of the best:
     from 0.55 on +0.05 and +0.1."""
-    short, long = belief.recalled(camera([0.05, 0.2], 0.55, (SHORT, LONG)))
+    short, long = belief.recalled(camera([0.05, 0.2], 0.55, (SHORT, LONG)), EngineConfig())
     assert short.end_quality == pytest.approx(0.60)
     assert long.end_quality == pytest.approx(0.65)
     assert (short.cost_gpu_s, long.cost_gpu_s) == (5.0, 20.0)
@@ -39,21 +39,24 @@ def test_a_worked_example() -> None:
 
 
 def test_gains_beyond_what_was_promised_promise_no_more() -> None:
-    assert belief.recalled(camera([0.5], 0.55, (LONG,)))[0].end_quality == pytest.approx(0.75)
+    assert belief.recalled(camera([0.5], 0.55, (LONG,)), EngineConfig())[0].end_quality == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("gains", [[0.0], [-0.1, 0.0]])
 def test_retrainings_that_won_nothing_promise_nothing(gains: list[float]) -> None:
-    assert all(o.end_quality == pytest.approx(0.55) for o in belief.recalled(camera(gains, 0.55, (SHORT, LONG))))
+    assert all(
+        o.end_quality == pytest.approx(0.55) for o in belief.recalled(camera(gains, 0.55, (SHORT, LONG)), EngineConfig())
+    )
 
 
 def test_without_a_profile_or_with_a_hopeless_one_nothing_is_offered() -> None:
-    assert belief.recalled(camera([0.1])) == ()
-    assert belief.recalled(camera([0.1], 0.55, (RetrainOption(name="bad", end_quality=0.4, cost_gpu_s=1.0),))) == ()
+    assert belief.recalled(camera([0.1]), EngineConfig()) == ()
+    hopeless = RetrainOption(name="bad", end_quality=0.4, cost_gpu_s=1.0)
+    assert belief.recalled(camera([0.1], 0.55, (hopeless,)), EngineConfig()) == ()
 
 
 def test_quality_is_never_above_one() -> None:
-    assert belief.recalled(camera([0.5], 0.95, (LONG,)))[0].end_quality == 1.0
+    assert belief.recalled(camera([0.5], 0.95, (LONG,)), EngineConfig())[0].end_quality == 1.0
 
 
 # --- in the engine ----------------------------------------------------------------------------------------------------
