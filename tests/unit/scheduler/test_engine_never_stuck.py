@@ -185,7 +185,15 @@ HOW: dict[str, dict[str, Any]] = {
     "each for itself": {},
     "groups": {"group": True, "group_distance": 2.0, "calibrate": True},
     "turns": {"policy": "lookahead", "overlap": True, "prep_auto": True},
-    "glances": {"policy": "lookahead", "overlap": True, "prep_auto": True, "glance": True, "learn_now": True},
+    "glances": {
+        "policy": "lookahead",
+        "overlap": True,
+        "prep_auto": True,
+        "glance": True,
+        "learn_now": True,
+        "left_of_missing": True,
+        "try_again": True,
+    },
 }
 
 
