@@ -91,7 +91,7 @@ def recalled(stream: StreamState, config: EngineConfig) -> tuple[RetrainOption, 
     if best <= 0:
         return ()
     missing = 1.0 - (stream.quality or 0.0) if config.left_of_missing else None
-    scale = min(1.0, left_to_win(stream.gains, missing=missing, serves=stream.won) / best)
+    scale = min(1.0, left_to_win(stream.gains, missing=missing, refusals=stream.refusals) / best)
     return tuple(
         replace(
             option, end_quality=min(1.0, (stream.quality or 0.0) + scale * (option.end_quality - stream.profiled_from)),

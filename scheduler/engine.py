@@ -305,7 +305,7 @@ class BoxEngine:
         if event.version != stream.version:  # nobody is to put back by itself what the operator took away
             stream.left = reuse.leave(stream.left, stream.version, self.state.window)
         stream.version, stream.quality, stream.done = event.version, None, True
-        stream.replaced, stream.reference, stream.learned, stream.gains = None, None, None, []
+        stream.replaced, stream.reference, stream.learned, stream.gains, stream.refusals = None, None, None, [], 0
         self._reshare(event.at_s)
 
     def _stop_requested(self, event: StopRequested) -> None:
@@ -550,7 +550,7 @@ class BoxEngine:
         has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if before is not None and here is not None and here.number != before.number:
             stream.turned, stream.gains = True, list(back.gains) if back is not None else []
-            stream.won = bool(stream.gains)
+            stream.refusals = 0
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
@@ -879,7 +879,7 @@ class BoxEngine:
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
         if old is not None and new is not None and not stream.strange_lesson():
-            stream.won = verdict.admitted
+            stream.refusals = 0 if verdict.admitted else stream.refusals + 1
         if verdict.admitted:
             stream.candidate_quality = new
             self._out.append(
@@ -972,7 +972,7 @@ class BoxEngine:
         if stream.lesson is None:  # else its labels are still to come
             stream.measured = stream.probed
         if not stream.turned:  # else what there is to win follows from the scene, not from the model
-            stream.gains = []
+            stream.gains, stream.refusals = [], 0
 
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
@@ -1312,7 +1312,7 @@ def _settle(stream: StreamState, lesson: int) -> None:
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
     if not stream.refused and not stream.strange_lesson():
-        stream.gains, stream.won = [*stream.gains, 0.0][-MAX_GAINS:], False
+        stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
     seen = stream.look is not None and stream.look.version == stream.version
     stream.learned, stream.reference = lesson, stream.look if seen else None
 

@@ -267,8 +267,8 @@ class StreamState:
     offered: those of them that came from outside and were never measured here;
     replaced: the version that the serving one took the place of, until that has been proved right; left: versions that were taken out
     again; learned: the window which the serving model learned from or was last judged on; reference: that window, seen by it;
-    gains: what its newest retrainings won, 0 for a window in which nothing was worth one; won: the model of the newest of them was let
-    in; waited: windows without labels.
+    gains: what its newest retrainings won, 0 for a window in which nothing was worth one; refusals: of the newest of them, in a
+    row; waited: windows without labels.
     The rest is of the current window only (`reset`)."""
 
     id: str
@@ -286,7 +286,7 @@ class StreamState:
     learned: int | None = None
     reference: Look | None = None
     gains: list[float] = field(default_factory=list)
-    won: bool = False
+    refusals: int = 0
     waited: int = 0
     alone: int = -1  # refused a shared retraining in that window: the next one it learns alone
     held_out: int = 0  # frames behind `quality`

@@ -224,7 +224,8 @@ def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) ->
     back = here is not None and here.visits > 1  # what there is to win is known: the drift is that of a scene that comes back
     drifted = stream.drift is not None and stream.drift.drifted and not back
     return turns.expected_gain(
-        _own_gains(stream), _aged_quality(stream, config), frac, drifted=drifted, of_missing=config.left_of_missing, serves=stream.won
+        _own_gains(stream), _aged_quality(stream, config), frac, drifted=drifted, of_missing=config.left_of_missing,
+        refusals=stream.refusals,
     )  # fmt: skip
 
 

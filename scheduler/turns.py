@@ -94,15 +94,16 @@ def first_frac(won: Sequence[tuple[float, float]]) -> float:
     return max(0.0, FIRST_FRAC * FIRST_WEIGHT + sum(gain for _, gain in won)) / missing
 
 
-def left_to_win(gains: Sequence[float], *, missing: float | None = None, serves: bool = False) -> float:
+def left_to_win(gains: Sequence[float], *, missing: float | None = None, refusals: int = 0) -> float:
     """What a camera's next retraining should win. gains: what its earlier ones won, newest last, at least one. missing: to quality 1;
-    None: half of what the newest one won is left. serves: the newest one does; what one that was refused has left (`as_if_won`) is
-    there still. Where nothing was worth a retraining, nothing is left."""
+    None: half of what the newest one won is left. refusals: of the newest ones, in a row: what they have left (`as_if_won`) is there
+    still, or half as much again with each as after a model that serves, so that a camera which cannot learn more is settled in the end.
+    Where nothing was worth a retraining, nothing is left."""
     half = LEFT_FRAC * max(0.0, gains[-1])
     if missing is None or half <= 0:
         return half
     later = LATER_FRAC * max(0.0, missing)
-    return later if serves else max(later, half)
+    return max(half, later * LEFT_FRAC ** (refusals - 1)) if refusals else later
 
 
 def as_if_won(seen: float, error: float, expected: float) -> float:
@@ -114,7 +115,7 @@ def as_if_won(seen: float, error: float, expected: float) -> float:
 
 
 def expected_gain(
-    gains: Sequence[float], quality: float, frac: float, *, drifted: bool, of_missing: bool = False, serves: bool = False
+    gains: Sequence[float], quality: float, frac: float, *, drifted: bool, of_missing: bool = False, refusals: int = 0
 ) -> float:
     """What learning from this window should bring a camera that is examined in full. gains: what its retrainings won, newest last;
     frac: what a first one wins of what is missing (`first_frac`). One that has learned has less left to win (`left_to_win`: by what is
@@ -123,7 +124,7 @@ def expected_gain(
     most = frac * max(0.0, 1.0 - quality)
     if not gains:
         return most
-    left = left_to_win(gains, missing=1.0 - quality if of_missing else None, serves=serves)
+    left = left_to_win(gains, missing=1.0 - quality if of_missing else None, refusals=refusals)
     return min(most, max(left, LEFT_FRAC * most if drifted else 0.0))
 
 
