@@ -9,7 +9,7 @@ from edge.store.store import Store
 from scheduler.codec import decode, encode
 from scheduler.scenes import Scenes
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("driftbox")
 
 #: What of a camera's scenes makes them worth writing anew. Their signatures follow the light from window to window, and a disk is not
 #: to be written for that.
