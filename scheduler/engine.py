@@ -305,7 +305,8 @@ class BoxEngine:
         if event.version != stream.version:  # nobody is to put back by itself what the operator took away
             stream.left = reuse.leave(stream.left, stream.version, self.state.window)
         stream.version, stream.quality, stream.done = event.version, None, True
-        stream.replaced, stream.reference, stream.learned, stream.gains, stream.refusals = None, None, None, [], 0
+        stream.replaced, stream.reference, stream.learned = None, None, None
+        stream.begin_gains()
         self._reshare(event.at_s)
 
     def _stop_requested(self, event: StopRequested) -> None:
@@ -549,8 +550,8 @@ class BoxEngine:
         stream.scene, here = now, stream.scenes.present
         has_new_model = stream.candidate is not None or stream.admitted or stream.reused is not None
         if before is not None and here is not None and here.number != before.number:
-            stream.turned, stream.gains = True, list(back.gains) if back is not None else []
-            stream.refusals = 0
+            stream.turned = True
+            stream.begin_gains(back.gains if back is not None else ())
             stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
@@ -878,10 +879,8 @@ class BoxEngine:
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
         )  # fmt: skip
-        if old is not None and new is not None and not stream.strange_lesson():
-            stream.refusals = 0 if verdict.admitted else stream.refusals + 1
         if verdict.admitted:
-            stream.candidate_quality = new
+            stream.candidate_quality, stream.refusals = new, 0
             self._out.append(
                 SwapModel(
                     stream=stream.id, version=event.candidate, quality=new, reason="better on labels of its window",
@@ -891,9 +890,11 @@ class BoxEngine:
             return
         stream.note = _refusal(old, new, verdict)
         stream.refused = old is not None and new is not None
-        if stream.refused and self.config.try_again and not stream.strange_lesson():
-            error = admission.error_of(event.gain_sd, event.frames)
-            stream.gains[-1] = turns.as_if_won(verdict.gain, error, expected)
+        if stream.refused and not stream.strange_lesson():
+            stream.refusals += 1
+            if self.config.try_again:
+                error = admission.error_of(event.gain_sd, event.frames)
+                stream.gains[-1] = turns.as_if_won(verdict.gain, error, expected)
         if stream.leader is not None:
             stream.alone = self.state.window
         self._reject(stream, stream.note)
@@ -972,7 +973,7 @@ class BoxEngine:
         if stream.lesson is None:  # else its labels are still to come
             stream.measured = stream.probed
         if not stream.turned:  # else what there is to win follows from the scene, not from the model
-            stream.gains, stream.refusals = [], 0
+            stream.begin_gains()
 
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -358,6 +359,10 @@ class StreamState:
     def strange_lesson(self) -> bool:
         """Is what it learns in this window of another scene than it sees?"""
         return self.turned and self.lesson is None
+
+    def begin_gains(self, gains: Sequence[float] = ()) -> None:
+        """What its retrainings have won says nothing any more; gains: what is known instead, of the scene that it turned to."""
+        self.gains, self.refusals = list(gains), 0
 
     def reset(self) -> None:
         """For a new window: what the last one was about is forgotten."""

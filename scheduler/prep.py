@@ -89,7 +89,7 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
     seconds, spent_s = state.ends_s - state.opened_s, at_s - state.opened_s
     return prep_share.choose(
         [_work(s, state, config, needs) for s in live if s.learns],
-        [prep_share.Watched(quality=config.prior_quality if s.quality is None else s.quality, knobs=s.knobs) for s in live],
+        [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
         left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
         quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
     )  # fmt: skip
