@@ -22,11 +22,6 @@ MAX_HELD_OUT = 32
 LEAST_PROMISE_SD = 0.05
 
 
-def quality_of(stream: StreamState, config: EngineConfig) -> float:
-    """Of the serving model; a camera that was never measured is given the prior's."""
-    return config.prior_quality if stream.quality is None else stream.quality
-
-
 def take_measurement(
     stream: StreamState, state: BoxState, config: EngineConfig, measured: float, frames: int, *, calibrate: bool
 ) -> float:
@@ -104,7 +99,7 @@ def recalled(stream: StreamState, config: EngineConfig) -> tuple[RetrainOption, 
 def unprofiled_options(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[RetrainOption, ...]:
     """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
     costs come from `EngineConfig.reference` when somebody measured them beforehand."""
-    quality = quality_of(stream, config)
+    quality = stream.believed(config.prior_quality)
     known = {o.name: o.cost_gpu_s for o in config.reference}
     options = (
         RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)) for c in config_list(stream, config)

@@ -356,7 +356,7 @@ class BoxEngine:
         if not tasks or state.phase not in ("prepare", "planned"):
             return
         state.queue = [*tasks, *state.queue]
-        self._prepare_again(at_s)
+        self._prepare_again(at_s, least_pct=float(self.config.prep_pct))
 
     def _begin_lessons(self, at_s: float) -> None:
         """There is enough of the window in progress to learn from: turns are chosen anew, among all that have not begun theirs."""
@@ -367,14 +367,14 @@ class BoxEngine:
         begun = state.at_work()
         state.queue = [p for p in state.queue if p.kind not in ("look", "label", "reprofile") or p.stream == begun]
         self._queue_turns(at_s)
-        self._prepare_again(at_s)
+        self._prepare_again(at_s, least_pct=0.0 if self.config.try_little else float(self.config.prep_pct))
 
-    def _prepare_again(self, at_s: float) -> None:
-        """The next task; where preparation has ended it goes on."""
+    def _prepare_again(self, at_s: float, *, least_pct: float) -> None:
+        """The next task; where preparation has ended it goes on, on its share, at least `least_pct`."""
         state = self.state
         ended = not state.prepares
         if ended:
-            state.prepares, state.prep_pct = True, max(state.prep_pct, float(self.config.prep_pct))
+            state.prepares, state.prep_pct = True, max(state.prep_pct, least_pct)
         self._next_prep(at_s)
         if ended:
             self._plan(at_s)
@@ -427,13 +427,18 @@ class BoxEngine:
 
     def _queue_turns(self, at_s: float) -> None:
         chosen = prep.turns_of(self.state, self.config, self._needs, at_s)
+        if chosen.tried and self.state.tried_in == self.state.window:
+            chosen = replace(chosen, tried="")
+        elif chosen.tried:
+            self.state.tried_in = self.state.window
         self.state.prep_pct = chosen.share_pct
         self._queue_chosen(*prep.turn_tasks(chosen, self.state, self.config, at_s))
 
     def _queue_chosen(self, tasks: list[Prep], told: str) -> None:
         self.state.queue.extend([*tasks, *prep.reprofiling(self.state)])
         for task in tasks:
-            self.state.streams[task.stream].waited = 0
+            if task.kind == "label":
+                self.state.streams[task.stream].waited = 0
         if told:
             self._note("", "golden-slow", told)
 
@@ -614,7 +619,7 @@ class BoxEngine:
         if event.golden_gpu_s is not None:
             self.state.golden_gpu_s = event.golden_gpu_s
         if task.kind == "sample":
-            if event.holdout:
+            if event.holdout and task.candidates:
                 self._enqueue(glance.probe(self.state, stream, task.candidates))
             self._next_prep(event.at_s)
             return
@@ -624,7 +629,11 @@ class BoxEngine:
             stream.quality = stream.start_quality = belief.take_measurement(
                 stream, self.state, self.config, measured, event.holdout, calibrate=self._calibrates
             )
-        if self._needs.profiles and event.train and measured is not None:
+        if measured is None and event.holdout:
+            if stream.full:
+                stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
+            stream.remark = "no object in the labels that judge: nothing to learn, and nobody can say what its model is worth"
+        elif self._needs.profiles and event.train and measured is not None:
             self._examine(stream, believed, measured)
         elif event.train and not self._needs.profiles and not self._needs.cached:
             stream.options = belief.unprofiled_options(stream, self.state, self.config)

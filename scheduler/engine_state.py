@@ -10,6 +10,7 @@ from typing import Literal
 from scheduler.codec import register
 from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
+from scheduler.prep_share import LATER_WINDOWS
 from scheduler.pricing import ChangePrice
 from scheduler.reuse import Left
 from scheduler.scenes import Scenes
@@ -79,6 +80,9 @@ class EngineConfig:
     left_of_missing: what a camera that has learned has left to win follows from what is missing to quality 1, and what nobody measures
     grows old (`turns.left_to_win`, `UNSEEN_LOSS`), else from what its newest retraining won; False is what journals without it were
     decided with.
+    later_windows: after a window, in which what a model that serves at its end has won still counts; try_little: where no turn is
+    worth it, a few labels tell how fast the device is (`turns.choose`), else a whole turn; 1.0 and False are what journals without them
+    were decided with.
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
@@ -123,6 +127,8 @@ class EngineConfig:
     try_again: bool = False
     count_taught: bool = False
     left_of_missing: bool = False
+    later_windows: float = LATER_WINDOWS
+    try_little: bool = False
     least_quality: float = 0.0
     shadow: bool = False
     min_gain: float = 0.01
@@ -348,6 +354,10 @@ class StreamState:
     def knob_frac(self) -> float:
         return next((k.quality_frac for k in self.knobs if k.name == self.knob), 0.0)
 
+    def believed(self, prior: float) -> float:
+        """Quality of the serving model (0-1): what it is believed to be worth, `prior` before anybody has measured it."""
+        return prior if self.quality is None else self.quality
+
     def shown_quality(self) -> float:
         """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""
         return (self.quality or 0.0) * self.knob_frac()
@@ -416,6 +426,7 @@ class BoxState:
     infer_pct: float = 0.0  # what inference has together, as last planned
     prep_pct: float = 0.0  # share of preparation as last chosen, 0: not yet
     delivered_frac: float = 1.0  # part of a promised share that preparation really received
+    tried_in: int | None = None  # newest window in which a few labels only told how fast the device is
     streams: dict[str, StreamState] = field(default_factory=dict)
     queue: list[Prep] = field(default_factory=list)
     active: Prep | None = None

@@ -99,7 +99,7 @@ def _quick(change: ChangePrice) -> bool:
 
 
 def _query(stream: StreamState, config: EngineConfig, lag_s: float) -> Query:
-    quality = config.prior_quality if stream.quality is None else stream.quality
+    quality = stream.believed(config.prior_quality)
     return Query(
         id=stream.id,
         options=tuple(Option(name=k.name, demand_pct=k.demand_pct, quality=quality * k.quality_frac) for k in stream.knobs),

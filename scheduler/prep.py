@@ -89,9 +89,9 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
     seconds, spent_s = state.ends_s - state.opened_s, at_s - state.opened_s
     return prep_share.choose(
         [_work(s, state, config, needs) for s in live if s.learns],
-        [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
+        [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
-        quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
+        quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac, later_windows=config.later_windows,
     )  # fmt: skip
 
 
@@ -183,9 +183,9 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
     left_s = state.ends_s - at_s
     return turns.choose(
         [_turn(s, state, config, needs) for s in _to_label(state, config, at_s)],
-        [prep_share.Watched(quality=_quality(s, config), knobs=s.knobs) for s in live],
+        [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
-        speed_frac=state.delivered_frac,
+        speed_frac=state.delivered_frac, later_windows=config.later_windows, tries=config.try_little,
     )  # fmt: skip
 
 
@@ -229,14 +229,10 @@ def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) ->
     )  # fmt: skip
 
 
-def _quality(stream: StreamState, config: EngineConfig) -> float:
-    return config.prior_quality if stream.quality is None else stream.quality
-
-
 def _aged_quality(stream: StreamState, config: EngineConfig) -> float:
     """What the model may be worth by now that nobody has measured it for some windows."""
     ages = config.left_of_missing and bool(stream.gains)
-    return max(0.0, _quality(stream, config) - turns.UNSEEN_LOSS * stream.waited * ages)
+    return max(0.0, stream.believed(config.prior_quality) - turns.UNSEEN_LOSS * stream.waited * ages)
 
 
 def _first_wins(state: BoxState) -> list[tuple[float, float]]:
@@ -267,10 +263,20 @@ def turn_tasks(chosen: turns.Chosen, state: BoxState, config: EngineConfig, at_s
         if config.reuse and stream.full and stream.look is None and stream.lesson is None:
             tasks.append(_look(state, config, stream, "look", state.window - 1))
         tasks.append(_label(state, id, frames))
+    if chosen.tried:
+        tasks.append(_trial(state, config, chosen.tried))
     wanted = sum(wanted_labels(s, config) for s in _to_label(state, config, at_s))
     given = sum(frames for _, frames in chosen.frames)
     told = f"{given} of {wanted} labels that are wanted are worth their time in this window"
     return tasks, _too_slow(state, told) if given < wanted else ""
+
+
+def _trial(state: BoxState, config: EngineConfig, id: str) -> Prep:
+    """A few labels that say how long one takes. They judge nobody: two frames tell nothing of a model."""
+    return Prep(
+        job=state.job(id, "try"), stream=id, kind="sample", window=state.lesson(state.streams[id]),
+        frames=min(turns.TRIED_LABELS, config.label_frames),
+    )  # fmt: skip
 
 
 def comes_too_late(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler import steps
-from scheduler.belief import quality_of
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.fleet.grants import Division
-from scheduler.prep_share import LATER_WINDOWS
 from scheduler.types import Snapshot, StreamView
 
 
@@ -21,7 +19,7 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
         min_quality=config.min_quality, estimate=config.estimate, speed=config.speed, streams=streams,
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
         gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
-        network=config.network, later_s=LATER_WINDOWS * config.window_s,
+        network=config.network, later_s=config.later_windows * config.window_s,
     )  # fmt: skip
 
 
@@ -40,7 +38,7 @@ def view_of(stream: StreamState, config: EngineConfig, *, cached: bool = False) 
     if running is not None:
         options = (replace(running.option, cost_gpu_s=running.left_gpu_s()),)
     return StreamView(
-        id=stream.id, quality=max(config.least_quality, quality_of(stream, config)), knobs=stream.knobs, retrain=options,
+        id=stream.id, quality=max(config.least_quality, stream.believed(config.prior_quality)), knobs=stream.knobs, retrain=options,
         running=running.option.name if running else None, traits=stream.traits,
         cached=stream.cached if cached and stream.learns and not stream.done and not stream.candidate else (),
     )  # fmt: skip

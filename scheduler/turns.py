@@ -29,6 +29,8 @@ from scheduler.split import label_split
 HALF_LABELS, HALF_TAUGHT = 5, 3
 #: Steps in which labels are tried.
 LABEL_STEP = 2
+#: Labels that tell how fast a device is on which no turn is worth it.
+TRIED_LABELS = 2
 #: What a retraining wins of what is missing to quality 1, for a camera that never had one and before the fleet has shown it; it counts
 #: as much as what was seen of so much missing quality (two cameras of quality 0.5).
 FIRST_FRAC, FIRST_WEIGHT = 0.25, 1.0
@@ -75,11 +77,13 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """frames: (camera, labels) of those whose turn it is, in order; ends_s: when the last one should be through, from now on."""
+    """frames: (camera, labels) of those whose turn it is, in order; ends_s: when the last one should be through, from now on. tried: no
+    turn is worth it or fits, and a few labels of this camera tell how long one takes ('': of nobody)."""
 
     share_pct: float
     frames: tuple[tuple[str, int], ...] = ()
     ends_s: float = 0.0
+    tried: str = ""
 
 
 def part_won(labels: int, *, half: float = HALF_LABELS) -> float:
@@ -130,31 +134,34 @@ def expected_gain(
 
 def choose(
     turns: Sequence[Turn], watched: Sequence[Watched], *, left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float = 1.0,
+    speed_frac: float = 1.0, later_windows: float = LATER_WINDOWS, tries: bool = False,
 ) -> Chosen:  # fmt: skip
     """The best of all that may be done; of equals the smallest share, then the fewest labels. left_s: until the window ends; most_s: by
     then the last turn must be through; shares_pct: what may be chosen, rising, at least one; speed_frac: part of a promise that this
-    machine delivers.
+    machine delivers; later_windows: after this one, in which a gain still counts.
 
-    Where no turn fits, or none is worth it, the most promising camera still has its fewest labels (none where nobody promises
-    anything), on the share that would be best if there were time: a machine that seems too slow would else never be seen to be
-    faster again."""
+    Where no turn fits, or none is worth it, a machine that seems too slow must still be seen to be faster again. tries: by a few labels
+    of the most promising camera, on the least share (none where nobody promises anything). Else by its turn with the fewest labels, on
+    the share that would be best if there were time; on a device that is really too slow that is half of it, in every window, for
+    nothing."""
     if left_s <= 0 or not turns:
         return Chosen(share_pct=shares_pct[0])
 
     def found(among: Sequence[Turn], most_s: float) -> Chosen:
-        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac)
+        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac, later_windows)
 
     best = found(turns, most_s)
     first = _in_order(turns, min(t.least for t in turns))[0]
     if best.frames or first.gain <= 0:
         return best
+    if tries:
+        return replace(best, tried=first.id)
     return replace(found([replace(first, most=first.least)], math.inf), frames=((first.id, first.least),))
 
 
 def _best(
     turns: Sequence[Turn], watched: Sequence[Watched], left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float,
+    speed_frac: float, later_windows: float,
 ) -> Chosen:  # fmt: skip
     best, best_value = Chosen(share_pct=shares_pct[0]), 0.0
     undisturbed = shown_quality(watched, capacity_pct)
@@ -163,7 +170,7 @@ def _best(
         rate = share_pct / 100 * speed_frac
         lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct)) / left_s
         for wanted, order in orders:
-            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)
+            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s, most_s, later_windows)
             if value > best_value + 1e-9:
                 best_value = value
                 frames = tuple((turn.id, turn.frames(wanted)) for turn in order[:count])
@@ -181,7 +188,7 @@ def _in_order(turns: Sequence[Turn], wanted: int) -> list[Turn]:
 
 
 def _best_count(
-    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, *, left_s: float, most_s: float
+    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, left_s: float, most_s: float, later_windows: float
 ) -> tuple[float, int, float]:
     """(value, turns, seconds) of the best number of turns from the front. One that does not end in time is left out, with all behind it:
     who comes next is cheaper by chance only."""
@@ -190,7 +197,7 @@ def _best_count(
         ends_s += turn.gpu_s(wanted) / max(rate, 1e-9)
         if ends_s > most_s:
             break
-        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS)
+        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + later_windows)
         value = gained - lost_per_s * ends_s
         if value > best[0] + 1e-12:
             best = (value, number, ends_s)

@@ -27,7 +27,10 @@ def _our_log_is_heard() -> Iterator[None]:
     output, to which all later ones would go on writing, is closed then."""
     logging.disable(logging.NOTSET)
     log, root = logging.getLogger("driftbox"), logging.getLogger()
-    log.disabled, log.propagate = False, True
+    log.propagate = True
+    for known in logging.root.manager.loggerDict.values():  # import-linter switches off all that are there before it
+        if isinstance(known, logging.Logger):
+            known.disabled = False
     log.setLevel(logging.NOTSET)
     root.setLevel(logging.WARNING)
     before, hook = list(root.handlers), threading.excepthook

@@ -161,7 +161,7 @@ class EvaluateWorld:
         self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, version=command.version))
         if command.cause in ("reuse", "rollback"):
             self.record.swaps.append(
-                {"at_s": round(at_s, 3), "stream": command.stream, "window": int(at_s // self._options.window_s),
+                {"at_s": round(at_s, 3), "stream": command.stream, "window": self._window_at(at_s),
                  "cause": command.cause, "from": before[:12], "to": command.version[:12]}
             )  # fmt: skip
         else:
@@ -210,6 +210,9 @@ class EvaluateWorld:
         stretch = self._at(stream, frame_s)
         stride = self.stride(stretch, self._studio.full_pct(stream)) if stretch else None
         return self._studio.agreements(stream, stretch.version, index, stride) if stretch and stride else []
+
+    def _window_at(self, at_s: float) -> int:
+        return int(at_s // self._options.window_s)
 
     def _at(self, stream: str, at_s: float) -> Stretch | None:
         """What it was served with then."""
@@ -263,7 +266,7 @@ class EvaluateWorld:
 
     def _probed(self, command: StartProbe, result: jobs.ProbeResult, at_s: float) -> dict[str, Any]:
         """A probe for the answer: what it said, and what the versions are really worth in the window that it decided about."""
-        window = int(at_s // self._options.window_s)
+        window = self._window_at(at_s)
         return {
             "at_s": round(at_s, 3), "stream": command.stream, "window": window, "frames": result.frames,
             "serving": command.version[:12], "serving_f1": result.serving_quality,
@@ -376,7 +379,7 @@ class EvaluateWorld:
             if problem is not None:
                 self._studio.log(f"training {command.stream} w{command.window} {config.name} failed: {problem}")
                 return JobFailed(at_s=at_s, job=command.job, stream=command.stream, code="exception", text=problem)
-            window = int(at_s // self._options.window_s)
+            window = self._window_at(at_s)
             quality = self._studio.window_f1(command.stream, window, version)
             self.record.trainings.append(
                 Training(

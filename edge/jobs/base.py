@@ -134,8 +134,11 @@ def tells(samples: Samples, refs: Sequence[SampleRef]) -> bool:
 
 
 def quality_of(counts: Sequence[MatchCounts]) -> float | None:
-    """The task's quality (0-1) over frames; None when there are none."""
-    return MatchCounts.total(counts).f1 if counts else None
+    """The task's quality (0-1) over frames; None when no object is labelled in any of them. There F1 is 1 for a model that finds nothing
+    and 0 for one that finds anything, whatever either is worth: an empty street at night would look like a perfect model, and one false
+    alarm in it like a broken one."""
+    total = MatchCounts.total(counts)
+    return total.f1 if total.tp + total.fn else None
 
 
 def error_of_quality(counts: Sequence[MatchCounts]) -> float | None:

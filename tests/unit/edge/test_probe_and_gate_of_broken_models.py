@@ -113,7 +113,7 @@ def test_on_frames_without_objects_nobody_is_better_than_anybody() -> None:
     blind = FakeDetector(skill=0.0)
     result = gated(samples, blind)
     assert result.frames == 10
-    assert result.serving_quality == 0.0
+    assert result.serving_quality is None
     assert result.candidate_quality is None
     for ref in samples.sampled("a", 1):
         if samples.split(ref) is None:

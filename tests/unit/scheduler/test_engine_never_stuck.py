@@ -193,6 +193,7 @@ HOW: dict[str, dict[str, Any]] = {
         "learn_now": True,
         "left_of_missing": True,
         "try_again": True,
+        "try_little": True,
     },
 }
 
