@@ -188,13 +188,14 @@ def test_the_first_model_is_there_before_the_last_labels_and_nobody_is_left_out(
         assert (order.index(("StartRetraining", 0)) < last_labels) == beside_labels
 
 
+@pytest.mark.parametrize("try_little", [False, True])
 @pytest.mark.parametrize("window_s", [14.0, 20.0])
-def test_a_device_that_is_short_of_everything_still_teaches_somebody(window_s: float) -> None:
+def test_a_device_that_is_short_of_everything_still_teaches_somebody(window_s: float, try_little: bool) -> None:
     """A turn takes 7.4 GPU-s of a window of 14 or 20 and there are four cameras: an even part of the labels for everybody left nothing
     to retrain with. Now one camera after the other learns."""
     ran = run(
         LearningWorld(), windows=3, cameras=("a", "b", "c", "d"), overlap=True, prep_auto=True, drift=False, reuse=False,
-        policy="lookahead", label_frames=20, window_s=window_s, first_window_s=window_s,
+        policy="lookahead", label_frames=20, window_s=window_s, first_window_s=window_s, try_little=try_little,
     )  # fmt: skip
     assert ran.swaps()
     if window_s == 20.0:
