@@ -10,7 +10,6 @@ from typing import Literal
 from scheduler.codec import register
 from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
-from scheduler.prep_share import LATER_WINDOWS
 from scheduler.pricing import ChangePrice
 from scheduler.reuse import Left
 from scheduler.scenes import Scenes
@@ -80,9 +79,8 @@ class EngineConfig:
     left_of_missing: what a camera that has learned has left to win follows from what is missing to quality 1, and what nobody measures
     grows old (`turns.left_to_win`, `UNSEEN_LOSS`), else from what its newest retraining won; False is what journals without it were
     decided with.
-    later_windows: after a window, in which what a model that serves at its end has won still counts; try_little: where no turn is
-    worth it, a few labels tell how fast the device is (`turns.choose`), else a whole turn; 1.0 and False are what journals without them
-    were decided with.
+    try_little: where no turn is worth it, a few labels tell how fast the device is (`turns.choose`), else a whole turn, and turns that
+    are chosen anew within a window have the share that was chosen with them; False is what journals without it were decided with.
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
@@ -127,7 +125,6 @@ class EngineConfig:
     try_again: bool = False
     count_taught: bool = False
     left_of_missing: bool = False
-    later_windows: float = LATER_WINDOWS
     try_little: bool = False
     least_quality: float = 0.0
     shadow: bool = False

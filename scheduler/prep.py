@@ -91,7 +91,7 @@ def share_pct(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) 
         [_work(s, state, config, needs) for s in live if s.learns],
         [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=seconds - spent_s, most_s=config.prep_until_frac * seconds - spent_s, capacity_pct=config.capacity_pct,
-        quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac, later_windows=config.later_windows,
+        quantum_pct=config.quantum_pct, speed_frac=state.delivered_frac,
     )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
         [_turn(s, state, config, needs) for s in _to_label(state, config, at_s)],
         [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
-        speed_frac=state.delivered_frac, later_windows=config.later_windows, tries=config.try_little,
+        speed_frac=state.delivered_frac, tries=config.try_little,
     )  # fmt: skip
 
 

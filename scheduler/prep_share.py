@@ -22,7 +22,7 @@ from scheduler.types import KnobProfile
 
 #: What a retraining is expected to bring to a camera that never had one.
 PRIOR_GAIN = 0.1
-#: Windows after this one in which a gain still counts.
+#: Windows after this one in which a gain still counts. Gains last longer, and to count three wins nothing at 1x (docs/decisions/0108).
 LATER_WINDOWS = 1.0
 #: What is left to win after a retraining, as a part of what it won: on real cameras the next one wins less than half of it.
 LEFT_FRAC = 0.5
@@ -55,12 +55,12 @@ def expected_gain(gains: Sequence[float], *, full: bool) -> float:
 
 def choose(
     work: Sequence[Work], watched: Sequence[Watched], *, left_s: float, most_s: float, capacity_pct: float, quantum_pct: float,
-    speed_frac: float = 1.0, later_windows: float = LATER_WINDOWS,
+    speed_frac: float = 1.0,
 ) -> float:  # fmt: skip
     """The share in percent, a multiple of `quantum_pct` that leaves inference one quantum; the smallest among equals.
 
     left_s: until the window ends; most_s: until preparation must have ended; speed_frac: part of a promise that this machine
-    delivers; later_windows: after this one, in which a gain still counts."""
+    delivers."""
     steps = max(1, int((capacity_pct - quantum_pct) // quantum_pct))
     shares = [quantum_pct * step for step in range(1, steps + 1)]
     if left_s <= 0 or not work:
@@ -72,7 +72,7 @@ def choose(
         gained, used_gpu_s = _in_time(work, most_s * rate)
         takes_s = used_gpu_s / rate
         lost = undisturbed - shown_quality(watched, capacity_pct - share_pct)
-        return gained * (max(0.0, left_s - takes_s) / left_s + later_windows) - lost * takes_s / left_s
+        return gained * (max(0.0, left_s - takes_s) / left_s + LATER_WINDOWS) - lost * takes_s / left_s
 
     return max(shares, key=lambda share_pct: (round(value(share_pct), 9), -share_pct))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from scheduler import steps
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.fleet.grants import Division
+from scheduler.prep_share import LATER_WINDOWS
 from scheduler.types import Snapshot, StreamView
 
 
@@ -19,7 +20,7 @@ def snapshot_of(state: BoxState, config: EngineConfig, remaining_s: float, *, ca
         min_quality=config.min_quality, estimate=config.estimate, speed=config.speed, streams=streams,
         train_max_pct=None if config.job_max_pct is None else int(config.job_max_pct),
         gpus=tuple(replace(g, capacity_pct=g.capacity_pct - _gate_pct(state, g.id)) for g in config.gpus),
-        network=config.network, later_s=config.later_windows * config.window_s,
+        network=config.network, later_s=LATER_WINDOWS * config.window_s,
     )  # fmt: skip
 
 

@@ -134,11 +134,11 @@ def expected_gain(
 
 def choose(
     turns: Sequence[Turn], watched: Sequence[Watched], *, left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float = 1.0, later_windows: float = LATER_WINDOWS, tries: bool = False,
+    speed_frac: float = 1.0, tries: bool = False,
 ) -> Chosen:  # fmt: skip
     """The best of all that may be done; of equals the smallest share, then the fewest labels. left_s: until the window ends; most_s: by
     then the last turn must be through; shares_pct: what may be chosen, rising, at least one; speed_frac: part of a promise that this
-    machine delivers; later_windows: after this one, in which a gain still counts.
+    machine delivers.
 
     Where no turn fits, or none is worth it, a machine that seems too slow must still be seen to be faster again. tries: by a few labels
     of the most promising camera, on the least share (none where nobody promises anything). Else by its turn with the fewest labels, on
@@ -148,7 +148,7 @@ def choose(
         return Chosen(share_pct=shares_pct[0])
 
     def found(among: Sequence[Turn], most_s: float) -> Chosen:
-        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac, later_windows)
+        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac)
 
     best = found(turns, most_s)
     first = _in_order(turns, min(t.least for t in turns))[0]
@@ -161,7 +161,7 @@ def choose(
 
 def _best(
     turns: Sequence[Turn], watched: Sequence[Watched], left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float, later_windows: float,
+    speed_frac: float,
 ) -> Chosen:  # fmt: skip
     best, best_value = Chosen(share_pct=shares_pct[0]), 0.0
     undisturbed = shown_quality(watched, capacity_pct)
@@ -170,7 +170,7 @@ def _best(
         rate = share_pct / 100 * speed_frac
         lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct)) / left_s
         for wanted, order in orders:
-            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s, most_s, later_windows)
+            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)
             if value > best_value + 1e-9:
                 best_value = value
                 frames = tuple((turn.id, turn.frames(wanted)) for turn in order[:count])
@@ -188,7 +188,7 @@ def _in_order(turns: Sequence[Turn], wanted: int) -> list[Turn]:
 
 
 def _best_count(
-    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, left_s: float, most_s: float, later_windows: float
+    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, *, left_s: float, most_s: float
 ) -> tuple[float, int, float]:
     """(value, turns, seconds) of the best number of turns from the front. One that does not end in time is left out, with all behind it:
     who comes next is cheaper by chance only."""
@@ -197,7 +197,7 @@ def _best_count(
         ends_s += turn.gpu_s(wanted) / max(rate, 1e-9)
         if ends_s > most_s:
             break
-        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + later_windows)
+        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS)
         value = gained - lost_per_s * ends_s
         if value > best[0] + 1e-12:
             best = (value, number, ends_s)

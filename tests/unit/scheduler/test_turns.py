@@ -108,17 +108,6 @@ def test_a_few_labels_on_the_least_share_tell_that_as_well() -> None:
     assert chosen([turn("a", 0.1), turn("b", 0.2)], tries=True).tried == ""
 
 
-def test_a_gain_that_lasts_pays_for_inference_that_one_window_does_not() -> None:
-    """10 GPU-s and 8 labels of 1.25 at 20 %: the whole window, in which the only camera loses 0.2 of its quality. Twice as much is won
-    in three windows after it as in one and a half."""
-    knobs = (KnobProfile(name="every", demand_pct=100, quality_frac=1.0, fps=4.0),)
-    one = [Turn(id="a", gain=0.1, label_gpu_s=1.25, fixed_gpu_s=10.0, least=8, most=8)]
-    watched = [Watched(quality=1.0, knobs=knobs)]
-    how = {"left_s": 100.0, "most_s": 100.0, "capacity_pct": 100, "shares_pct": [20.0], "tries": True}
-    assert choose(one, watched, **how, later_windows=1.5) == Chosen(share_pct=20.0, tried="a")  # type: ignore[arg-type]
-    assert choose(one, watched, **how, later_windows=3.0).frames == (("a", 8),)  # type: ignore[arg-type]
-
-
 @settings(max_examples=60, deadline=None)
 @given(gains=st.lists(st.floats(0, 0.5), min_size=1, max_size=4), left_s=st.floats(1, 400), speed=st.floats(0.01, 1))
 def test_somebody_is_tried_where_no_turn_is_taken_and_never_else(gains: list[float], left_s: float, speed: float) -> None:
