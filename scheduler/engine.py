@@ -115,6 +115,9 @@ GLANCE, LESSONS = "glance", "lessons"
 #: Bounds of what is remembered per camera: observations, models of earlier windows, gains.
 MAX_OBSERVATIONS, MAX_CACHED, MAX_GAINS = 60, 40, 8
 
+#: For people, beside the plan.
+NEW_SCENE = "it sees a new scene"
+
 
 class BoxEngine:
     """See the module. `handle` may raise nothing for any sequence of events; late answers of cancelled jobs are ignored."""
@@ -557,26 +560,28 @@ class BoxEngine:
         if before is not None and here is not None and here.number != before.number:
             stream.turned = True
             stream.begin_gains(back.gains if back is not None else ())
-            stream.remark = "a scene that it knows is back" if back is not None else "it sees a new scene"
+            stream.remark = "a scene that it knows is back" if back is not None else NEW_SCENE
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
                 self._serve_scene(stream, back)
                 return
             if self.config.learns_now and stream.candidate is None:
-                self._learn_now(stream, now)
+                self._learn_now(
+                    stream, now, "a scene that it knows is back, whose model is gone" if back is not None else NEW_SCENE
+                )
         elif before is None and here is not None and self.config.learns_now and stream.fresh and not stream.has_learned():
-            self._learn_now(stream, now)
+            self._learn_now(stream, now, NEW_SCENE)
         known = glance.worth_asking(stream, near) if stream.turned else near
         if known and not has_new_model:
             self._enqueue(glance.labels(self.state, self.config, stream, known))
 
-    def _learn_now(self, stream: StreamState, now: Signature) -> None:
-        """A new scene is learned from the window that shows it, as soon as there is enough of it."""
-        self._give_turn_up(stream, "the camera sees a new scene")
+    def _learn_now(self, stream: StreamState, now: Signature, why: str) -> None:
+        """A scene that has no model is learned from the window that shows it, as soon as there is enough of it."""
+        self._give_turn_up(stream, why)
         self.state.generations[stream.id] = self.state.generations.get(stream.id, 0) + 1  # its jobs are others
         stream.lesson, stream.full, stream.done, stream.measured = self.state.window, True, False, None
         stream.look, stream.signature, stream.drift, stream.traits = None, now, None, None
-        stream.remark = "it sees a new scene, and learns from this window when there is enough of it"
+        stream.remark = f"{why}: it learns from this window when there is enough of it"
 
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:
         """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside

@@ -48,6 +48,10 @@ class Runtime(Protocol):
     def missing(self) -> str:
         """Why it cannot be used on this machine; empty when it can."""
 
+    def tuned_for(self) -> str:
+        """What its files fit beside the processor and the libraries: the name of the GPU that an engine is made for. Empty: nothing, or
+        there is none."""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         """onnx: the network for one shape; arrays: what `ServedBody.encode` made of calibration pictures.
         Raises JobError 'no_data' when it needs pictures and there are none, EnvironmentLacking when a library is missing."""

@@ -60,7 +60,7 @@ def network_digest(network: torch.nn.Module) -> str:
 
 def form_key(network: torch.nn.Module, runtime: Runtime, shape_px: ShapePx) -> str:
     """Names a form by all that it depends on: the network with its weights, how forms are written, the runtime, the
-    libraries, the machine."""
+    libraries, the machine, the GPU of an engine."""
     libraries = versions((*runtime.libraries, "torch", "ultralytics", "driftbox"))
     parts = [
         f"format {FORM_FORMAT}",
@@ -70,6 +70,7 @@ def form_key(network: torch.nn.Module, runtime: Runtime, shape_px: ShapePx) -> s
         f"{shape_px[0]}x{shape_px[1]}",
         libraries,
         machine(),
+        runtime.tuned_for(),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -69,6 +69,9 @@ class OnnxRuntime:
     def missing(self) -> str:
         return "" if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
 
+    def tuned_for(self) -> str:
+        return ""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         if self.precision == "fp32":
             return {MODEL: onnx}

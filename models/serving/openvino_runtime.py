@@ -190,6 +190,9 @@ class OpenVinoRuntime:
         gone = [name for name in self.libraries if not importlib.util.find_spec(name)]
         return f"{', '.join(gone)} is not installed" if gone else ""
 
+    def tuned_for(self) -> str:
+        return ""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         model = read_onnx(onnx)
         if self.precision == "int8":

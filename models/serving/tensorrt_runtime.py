@@ -116,6 +116,14 @@ class TensorRtRuntime:
 
         return "" if torch.cuda.is_available() else "torch sees no CUDA GPU"
 
+    def tuned_for(self) -> str:
+        import torch
+
+        if not torch.cuda.is_available():
+            return ""
+        major, minor = torch.cuda.get_device_capability(self._device)
+        return f"{torch.cuda.get_device_name(self._device)}, compute capability {major}.{minor}"
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         return {ENGINE: build_engine(onnx, fp16=self.precision == "fp16")}
 

@@ -53,6 +53,9 @@ class TorchRuntime:
     def missing(self) -> str:
         return "" if self._device == "cpu" else _no_cuda()
 
+    def tuned_for(self) -> str:
+        return ""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         return {}
 
@@ -78,6 +81,9 @@ class CompiledRuntime:
             return _no_cuda()
         needs_compiler = self._backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++"))
         return "no C++ compiler is installed" if needs_compiler else ""
+
+    def tuned_for(self) -> str:
+        return ""
 
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         return {}

@@ -281,6 +281,18 @@ def test_a_form_written_another_way_is_another_form(detector: Detector, monkeypa
     assert form_key(network, OpenVinoRuntime(), (64, 64)) != before
 
 
+def test_an_engine_of_another_gpu_is_another_form(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A box into which another GPU was put, or whose data folder was moved to another one, makes its engines anew."""
+    network, runtime = detector.body().network, TensorRtRuntime()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    keys = set()
+    for name, capability in (("NVIDIA L4", (8, 9)), ("NVIDIA A2", (8, 6)), ("NVIDIA A2", (8, 9))):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+        keys.add(form_key(network, runtime, (64, 64)))
+    assert len(keys) == 3
+
+
 def test_other_weights_are_another_form(detector: Detector) -> None:
     other = detector.clone()
     with torch.no_grad():

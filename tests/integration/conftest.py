@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.running_box import RunningBox, none_left_behind
 from tests.support.visits import launched_browser
 
@@ -15,6 +16,12 @@ from tests.support.visits import launched_browser
 def boxes() -> Iterator[list[RunningBox]]:
     with none_left_behind() as running:
         yield running
+
+
+@pytest.fixture
+def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The box finds models that cost nothing, and learn as they are told."""
+    put_fakes_in_the_zoo(monkeypatch)
 
 
 @pytest.fixture(scope="module")

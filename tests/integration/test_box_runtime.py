@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,16 +20,9 @@ from edge.store.store import ModelState, Store
 from models.fake import FakeDetector
 from scheduler import events as ev
 from streams.source import CameraState
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, WAIT_S, LiveBox
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 
 def test_a_better_model_is_admitted_and_swapped_between_two_frames(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from configs.errors import ConfigError, JobError, UsageError
 from edge.live_control import LiveControl
 from scheduler import events as ev
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG
 from tests.support.live_cameras import SILENT, WITHOUT_MODEL, BookedBox, lanes_of
 
@@ -21,10 +20,7 @@ from tests.support.live_cameras import SILENT, WITHOUT_MODEL, BookedBox, lanes_o
 QUIET = replace(CONFIG, window_s=600.0, first_window_s=600.0, policy="no-retrain")
 
 
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
+pytestmark = pytest.mark.usefixtures("fake_models")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +10,14 @@ import pytest
 from scheduler import events as ev
 from scheduler.codec import decode
 from scheduler.scenes import Scenes
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 GLANCES = replace(
     CONFIG, window_s=10.0, first_window_s=10.0, policy="lookahead", overlap=True, prep_auto=True, drift=True, reuse=True, glance=True,
     learn_now=True, look_frames=4, label_frames=10, min_label_frames=4, gate_frames=6, least_quality=0.05,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
 
 
 def test_a_new_camera_learns_from_its_first_window_and_its_scene_is_known_after_a_restart(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,13 @@ from edge.rates import RateMeter
 from edge.runtime import knob_profiles
 from scheduler import events as ev
 from scheduler.commands import TurnToScene
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
 #: One long window: whatever changes, no plan did it.
 LOOP = replace(CONFIG, knob_loop=True, policy="lookahead", window_s=600.0, first_window_s=600.0)
 
 
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
+pytestmark = pytest.mark.usefixtures("fake_models")
 
 
 def test_a_crowd_before_one_camera_slows_the_other_and_both_come_back(tmp_path: Path) -> None:

@@ -10,18 +10,12 @@ import pytest
 from edge.clock import Clock
 from edge.gpu.lanes import LaneBackend
 from scheduler import events as ev
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 #: Long enough for what two cameras prepare, one after the other.
 ONE_CORE = replace(CONFIG, window_s=6.0, first_window_s=1.5)
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_fakes_in_the_zoo(monkeypatch)
 
 
 class Noting(LaneBackend):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +9,11 @@ import pytest
 
 from edge.store.store import ModelState
 from scheduler import events as ev
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 LEARNS = replace(CONFIG, drift=True, reuse=True, look_frames=16)
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
 
 
 def test_a_window_is_looked_at_and_what_a_swap_replaced_is_asked_again(tmp_path: Path) -> None:

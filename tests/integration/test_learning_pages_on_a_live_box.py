@@ -18,16 +18,10 @@ from edge.web.serve import WebServer
 from edge.web.services import Services
 from edge.wiring.running import _with_learning
 from scheduler import events as ev
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 from tests.support.visits import Visit
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_fakes_in_the_zoo(monkeypatch)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 
 @contextmanager

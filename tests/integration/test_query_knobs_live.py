@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from edge.queries.base import Tools
 from edge.queries.live import CameraQueries, specs_of
 from scheduler import events as ev
 from scheduler.commands import SetKnobs
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
 LOOP = replace(CONFIG, knob_loop=True, policy="lookahead", window_s=600.0, first_window_s=600.0)
@@ -25,10 +23,7 @@ CROWD = QueryEntry.model_validate(
 )
 
 
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
+pytestmark = pytest.mark.usefixtures("fake_models")
 
 
 def with_query(box: LiveBox) -> None:

@@ -5,7 +5,7 @@ The models that misbehave do so only as they serve: what the gate judges is soun
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,20 +22,13 @@ from models.keys import KeyRing
 from models.versions import Manifest, read_manifest, save_version
 from scheduler import events as ev
 from scheduler.types import Detections
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, WAIT_S, LiveBox
 from tests.support.served_forms import Served, throws
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 ALWAYS = replace(CONFIG, policy="uniform(quick,50)", shadow=True, window_s=8.0)
 RULES = ShadowRules(frames=12, share_frac=1.0, most_s=6.0)
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    put_fakes_in_the_zoo(monkeypatch)
-    return
 
 
 def no_numbers(found: Detections) -> Detections:

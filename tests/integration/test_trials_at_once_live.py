@@ -9,20 +9,14 @@ import pytest
 
 from scheduler import events as ev
 from scheduler.types import RetrainConfig
-from tests.support.fakes import put_fakes_in_the_zoo
 from tests.support.live_box import CONFIG, LiveBox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
 
 QUICK = RetrainConfig(name="quick", epochs=4, batch=4, lr=0.1)
 FAMILIES = (QUICK, replace(QUICK, name="half", data_frac=0.5), replace(QUICK, name="slow", lr=0.02))
 #: Long enough for three families also where much else is running.
 CONFIG_OF_THREE = replace(CONFIG, retrain=FAMILIES, window_s=12.0, first_window_s=2.0, capacity_pct=200, prep_pct=150)
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_fakes_in_the_zoo(monkeypatch)
 
 
 def test_a_window_with_trials_at_once_ends_in_a_better_model(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ class BrokenRuntime:
     def missing(self) -> str:
         return ""
 
+    def tuned_for(self) -> str:
+        return ""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         raise AssertionError
 

@@ -41,6 +41,9 @@ class Scripted:
     def missing(self) -> str:
         return "not installed" if self.fault == "missing" else ""
 
+    def tuned_for(self) -> str:
+        return ""
+
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         self.converted.append(len(arrays))
         if self.fault == "convert":

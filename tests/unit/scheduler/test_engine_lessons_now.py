@@ -261,3 +261,16 @@ def test_the_window_may_end_before_the_lesson_does() -> None:
     assert engine.state.window == TURNS_IN + 1
     assert engine.state.streams["a"].lesson is None
     assert not [c for c in told_next if isinstance(c, SwapModel)]
+
+
+def test_the_reasons_tell_a_new_scene_from_a_known_one_whose_model_is_gone() -> None:
+    engine, _ = in_the_night()
+    assert engine.state.streams["a"].remark == "it sees a new scene: it learns from this window when there is enough of it"
+    ran = run(LearningWorld(scene_of=alternating(2)), **{**NOW, "windows": 2 * TURNS_IN})
+    camera = ran.engine.state.streams["a"]
+    camera.cached, camera.delivered = (), ""
+    ran.driver.run([], until_s=(2 * TURNS_IN + glance.LESSONS_FRAC) * WINDOW_S - 1)
+    assert camera.lesson == 2 * TURNS_IN
+    assert camera.remark == (
+        "a scene that it knows is back, whose model is gone: it learns from this window when there is enough of it"
+    )
