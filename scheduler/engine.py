@@ -112,11 +112,11 @@ WINDOW_END = "window-end"
 REACT = "react"
 GLANCE, LESSONS = "glance", "lessons"
 
-#: Bounds of what is remembered per camera: observations, models of earlier windows, gains.
-MAX_OBSERVATIONS, MAX_CACHED, MAX_GAINS = 60, 40, 8
+#: Bounds of what is remembered per camera: observations, models of earlier windows.
+MAX_OBSERVATIONS, MAX_CACHED = 60, 40
 
 #: For people, beside the plan.
-NEW_SCENE = "it sees a new scene"
+NEW_SCENE, KNOWN_SCENE = "it sees a new scene", "a scene that it knows is back"
 
 
 class BoxEngine:
@@ -560,15 +560,14 @@ class BoxEngine:
         if before is not None and here is not None and here.number != before.number:
             stream.turned = True
             stream.begin_gains(back.gains if back is not None else ())
-            stream.remark = "a scene that it knows is back" if back is not None else NEW_SCENE
+            stream.remark = NEW_SCENE if back is None else KNOWN_SCENE
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
                 self._serve_scene(stream, back)
                 return
             if self.config.learns_now and stream.candidate is None:
-                self._learn_now(
-                    stream, now, "a scene that it knows is back, whose model is gone" if back is not None else NEW_SCENE
-                )
+                gone = back is not None and not has_new_model  # else it would serve
+                self._learn_now(stream, now, stream.remark + (", whose model is gone" if gone else ""))
         elif before is None and here is not None and self.config.learns_now and stream.fresh and not stream.has_learned():
             self._learn_now(stream, now, NEW_SCENE)
         known = glance.worth_asking(stream, near) if stream.turned else near
@@ -586,11 +585,11 @@ class BoxEngine:
     def _serve_scene(self, stream: StreamState, back: Scene) -> None:
         """A scene that is back has its own model at once: labels let it in when the scene was there, and the next ones measure it beside
         the one that it takes the place of."""
-        self._give_turn_up(stream, "a scene that it knows is back")
+        self._give_turn_up(stream, KNOWN_SCENE)
         if back.quality is not None:
             stream.quality = back.quality
         if back.version != stream.version:
-            stream.remark = f"a scene that it knows is back, and so is {back.version}"
+            stream.remark = f"{KNOWN_SCENE}, and so is {back.version}"
             stream.candidate, stream.swapping, stream.probed = back.version, "reuse", stream.quality
             stream.candidate_quality = stream.quality
             self._out.append(
@@ -634,14 +633,14 @@ class BoxEngine:
             stream.quality = stream.start_quality = belief.take_measurement(
                 stream, self.state, self.config, measured, event.holdout, calibrate=self._calibrates
             )
-        if measured is None and event.holdout:
+        if event.train and not self._needs.profiles and not self._needs.cached:
+            stream.options = belief.unprofiled_options(stream, self.state, self.config)
+        elif measured is None and event.holdout:
             if stream.full:
-                stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
+                stream.has_won(0.0)
             stream.remark = "no object in the labels that judge: nothing to learn, and nobody can say what its model is worth"
         elif self._needs.profiles and event.train and measured is not None:
             self._examine(stream, believed, measured)
-        elif event.train and not self._needs.profiles and not self._needs.cached:
-            stream.options = belief.unprofiled_options(stream, self.state, self.config)
         self._go_on_preparing(stream, event.at_s)
 
     def _examine(self, stream: StreamState, believed: float | None, measured: float) -> None:
@@ -888,7 +887,7 @@ class BoxEngine:
             gain = new - old if gain is None else gain
             self._observe(stream, old, gain)
             if not stream.strange_lesson():  # it says nothing of what is to be won in this scene
-                stream.gains = [*stream.gains, gain][-MAX_GAINS:]
+                stream.has_won(gain)
         verdict = admission.judge(
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
             margin=self.config.gate_margin, risk=self.config.gate_risk,
@@ -1327,7 +1326,7 @@ def _settle(stream: StreamState, lesson: int) -> None:
     if not stream.examined or stream.admitted or (stream.options and not stream.refused):
         return
     if not stream.refused and not stream.strange_lesson():
-        stream.gains = [*stream.gains, 0.0][-MAX_GAINS:]
+        stream.has_won(0.0)
     seen = stream.look is not None and stream.look.version == stream.version
     stream.learned, stream.reference = lesson, stream.look if seen else None
 

@@ -34,6 +34,8 @@ from scheduler.videostorm.types import Utility
 
 #: Part of the window by which preparation ends where retrainings begin beside it.
 OVERLAP_UNTIL_FRAC = 0.9
+#: Gains that are remembered per camera.
+MAX_GAINS = 8
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
 PrepKind = Literal["glance", "sample", "choose", "reference", "look", "label", "probe", "profile", "reprofile"]
@@ -370,6 +372,10 @@ class StreamState:
     def begin_gains(self, gains: Sequence[float] = ()) -> None:
         """What its retrainings have won says nothing any more; gains: what is known instead, of the scene that it turned to."""
         self.gains, self.refusals = list(gains), 0
+
+    def has_won(self, gain: float) -> None:
+        """What one more retraining won, or 0 where nothing was worth one."""
+        self.gains = [*self.gains, gain][-MAX_GAINS:]
 
     def reset(self) -> None:
         """For a new window: what the last one was about is forgotten."""

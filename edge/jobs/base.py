@@ -142,5 +142,5 @@ def quality_of(counts: Sequence[MatchCounts]) -> float | None:
 
 
 def error_of_quality(counts: Sequence[MatchCounts]) -> float | None:
-    """Standard error of `quality_of`, by the rule with which the gate doubts what few frames say; None when there are none."""
-    return error_of(f1_sd(counts), len(counts)) if counts else None
+    """Standard error of `quality_of`, by the rule with which the gate doubts what few frames say; None where that is."""
+    return None if quality_of(counts) is None else error_of(f1_sd(counts), len(counts))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler import drift
-from scheduler.commands import Command, StartLabelling, StartProfiling
+from scheduler.commands import Command, StartLabelling, StartProfiling, StartRetraining
 from scheduler.engine import BoxEngine
 from scheduler.engine_state import EngineConfig
 from scheduler.events import BoxStarted, CameraAdded, LabelDone
@@ -61,3 +63,9 @@ def test_few_labels_of_a_camera_that_is_only_measured_leave_what_it_has_won() ->
     stream.full, stream.gains = False, [0.3]
     engine.handle(LabelDone(at_s=2, job=label.job, stream="a", train=5, holdout=3, quality=None, gpu_s=1.0))
     assert stream.gains == [0.3]
+
+
+def test_a_fixed_split_retrains_whatever_the_labels_that_judge_hold() -> None:
+    engine, told = labelled(None, config=replace(LEFT, policy="uniform(full,50)"))
+    assert of(StartRetraining, told)
+    assert engine.state.streams["a"].gains == []
