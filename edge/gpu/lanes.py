@@ -69,7 +69,8 @@ class CpuSeat:
         if thread_id is None:
             return before_s
         try:
-            return before_s + self._clock.thread_cpu_s(thread_id) - started_s
+            # Never less than before: a kernel was seen to say that another thread's time is negative, once in a thousand runs.
+            return before_s + max(0.0, self._clock.thread_cpu_s(thread_id) - started_s)
         except OSError:  # it has just ended; the next reading is right
             return before_s
 
