@@ -92,6 +92,9 @@ RATE_TOLERANCE = 0.03
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
 
+#: Whose complaint it is when knobs and shares cannot be divided anew.
+DIVIDING = "knobs between plans"
+
 #: Longest that another thread waits for the loop, and that a camera's last frame is waited for when it is taken out.
 ASK_S, WORKER_ENDS_S = 10.0, 3.0
 
@@ -224,11 +227,17 @@ def trained_form(detector: Detector, camera_id: str) -> Detector:
     return detector
 
 
+def no_form_s(detector: Detector) -> float:
+    """How long a form takes where models serve as they were trained."""
+    return 0.0
+
+
 @dataclass(kw_only=True)
 class Parts(LearningParts):
     """What a runtime is made of; `edge.wiring` chooses the concrete classes. serve: (a model as trained, its camera) -> the form that
-    serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made. shadow: how a new model must
-    prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when one is said to have grown old, None: never.
+    serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made; form_s: how long `serve` may
+    take for a model. shadow: how a new model must prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when
+    one is said to have grown old, None: never.
     on_cpu: models compute on the processor, as the threads of queries do.
     object_listeners: told every event of a tracked object, after it is in the database, from the thread that writes there."""
 
@@ -238,6 +247,7 @@ class Parts(LearningParts):
     sampler: Sampler
     serve: Callable[[Detector, str], Detector] = trained_form
     serve_later: Callable[[Detector, str], Detector] = trained_form
+    form_s: Callable[[Detector], float] = no_form_s
     shadow: ShadowRules = field(default_factory=ShadowRules)
     profiles: Profiles | None = None
     reprofile: ReprofileRules | None = None
@@ -289,7 +299,8 @@ class BoxRuntime:
         self._seen_knobs: object = None
         self.swapper = Swapper(
             shelf=parts.shelf, store=parts.store, clock=parts.clock, rules=parts.shadow, serve=lambda d, camera: parts.serve(d, camera),
-            serve_later=lambda d, camera: parts.serve_later(d, camera),
+            serve_later=lambda d, camera: parts.serve_later(d, camera), form_s=lambda d: parts.form_s(d),
+            left_s=lambda: parts.engine.state.ends_s - parts.clock.monotonic_s(),
         )  # fmt: skip
         self._execute: dict[type[Command], Callable[..., None]] = {
             SetTimer: self._set_timer,
@@ -606,7 +617,10 @@ class BoxRuntime:
             except Exception as error:  # a busy database, say: the next look may do better, and the others are looked at
                 self._complain(camera_id, redact(f"{type(error).__name__}: {error}"))
         self._look_at_faults()
-        self._look_at_knobs()
+        try:
+            self._look_at_knobs()
+        except Exception as error:  # knobs and shares stay as they are: the next plan, or the next change, may do better
+            self._complain(DIVIDING, redact(f"{type(error).__name__}: {error}"))
         if self._journal_problem:
             self._begin_segment()
         known, self._sampling_problem = self._sampling_problem, self.parts.sampler.problem
@@ -629,7 +643,7 @@ class BoxRuntime:
         self._known_faults = set(faults)
 
     def _look_at_knobs(self) -> None:
-        """Tells the engine when knobs and inference shares are worth dividing anew."""
+        """Tells the engine when knobs and inference shares are worth dividing anew, or a recording is late or no longer so."""
         engine = self.parts.engine
         lags_s = {camera_id: entry.camera.lag_s for camera_id, entry in self.watched.items()}
         # Whole seconds: a backlog is no matter of milliseconds, and what did not change is not thought over.
@@ -638,8 +652,9 @@ class BoxRuntime:
         if seen == self._seen_knobs:
             return
         self._seen_knobs = seen
-        if knob_loop.reallocated(engine.state, engine.config, loads) is not None:
+        if knob_loop.due(engine.state, engine.config, loads):
             self._handle(lambda at_s: ev.KnobsDue(at_s=at_s, loads=loads))
+        self._complaints.pop(DIVIDING, None)
 
     def _complain(self, camera_id: str, text: str) -> None:
         if self._complaints.get(camera_id) != text:

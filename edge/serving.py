@@ -5,6 +5,9 @@ calibration (int8), and to see that the form says what the trained model says an
 measured once and remembered in the data folder, with the machine and the library versions in the key. Forms are kept there as well, so a
 restart, or a way back to an older version, does not make them again.
 
+A new model has to serve before its window ends. `form_s` says how long its form may take, by what forms took before; where that is more
+than what is left, the model serves as trained at once and the form follows (`edge.swapping`).
+
 All of that happens in a child process (`edge.form_child`): niced, on one core, ended after `build_s`. One at a time. This process only
 loads the files of the form that serves.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,6 +108,7 @@ class Serving:
         make: Maker | None = None,
         runtimes: Callable[[str], Runtime] | None = None,
         aside: Aside | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
         self._build_s, self._runtimes = build_s, runtimes or partial(runtime_of, device=device)
@@ -112,6 +117,18 @@ class Serving:
         self._choices = Choices(folder)
         self._aside = aside or in_thread
         self._turn = threading.Lock()
+        self._now_s = now_s
+        self._took_s: dict[str, float] = {}  # the longest of the newest forms, by architecture
+        self._asked = 0  # calls of `serve` that have or want the turn
+        self._count = threading.Lock()
+
+    def form_s(self, detector: Detector) -> float:
+        """How long `serve` may take for this model: what the form of its architecture took here, once for each that is being made or
+        waits before it; `build_s` where none was made yet. 0: nothing is made."""
+        if self._choice == TRAINED:
+            return 0.0
+        with self._count:
+            return self._took_s.get(detector.spec.arch, self._build_s) * (1 + self._asked)
 
     def serve(self, detector: Detector, camera_id: str) -> Detector:
         """The form of a model that is about to serve a camera; the trained one when there is none that is right and faster, and then
@@ -125,10 +142,16 @@ class Serving:
             return detector
         if not pictures:
             return self.serve_later(detector, camera_id)
-        if not self._turn.acquire(timeout=self._build_s):
-            self._tell(camera_id, "serves as trained: another form was being made for too long")
-            return detector
-        return self._in_turn(detector, camera_id, pictures, task)
+        with self._count:
+            self._asked += 1
+        try:
+            if not self._turn.acquire(timeout=self._build_s):
+                self._tell(camera_id, "serves as trained: another form was being made for too long")
+                return detector
+            return self._in_turn(detector, camera_id, pictures, task)
+        finally:
+            with self._count:
+                self._asked -= 1
 
     def serve_later(self, detector: Detector, camera_id: str) -> Detector:
         """Serves as trained at once; the form takes over by itself when it has been made on live frames. For a box that starts, and
@@ -148,6 +171,7 @@ class Serving:
 
     def _in_turn(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:
         """The form for one that holds the turn; gives it back."""
+        began_s = self._now_s()
         try:
             return self._first_right(detector, camera_id, pictures, task)
         except _NothingShown:
@@ -157,6 +181,10 @@ class Serving:
             self._tell(camera_id, f"serves as trained: {_text(error)}")
             return detector
         finally:
+            with self._count:
+                # A form that was kept is there in a moment, the next one is not: what is remembered sinks by halves only.
+                before_s = self._took_s.get(detector.spec.arch, 0.0)
+                self._took_s[detector.spec.arch] = max(self._now_s() - began_s, before_s / 2)
             self._turn.release()
 
     def _first_right(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:

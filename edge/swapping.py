@@ -12,6 +12,7 @@ the lock more often, see `edge.gpu.base.SWITCH_S`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,13 +36,15 @@ log = logging.getLogger("driftbox")
 KEPT_WARM_S = 900.0
 #: Runs on the newest frames before a model meets a live one, and the longest that they may take.
 WARM_RUNS, WARM_S = 2, 60.0
+#: A form may take this part of what is left of the window: first runs and shadow follow it.
+FORM_FRAC = 0.5
 
 
 @dataclass(kw_only=True)
 class Swapper:
     """serve: (a model as trained, its camera) -> the form that serves frames; serve_later: the same at once, the form follows by itself.
-    Thread-safe; `take_over` and `go_back` are for helper
-    threads and may take seconds, `stop` is quick."""
+    form_s: how long `serve` may take for a model; left_s: what is left of the window, at whose end a model that has not taken over yet
+    is given up. Thread-safe; `take_over` and `go_back` are for helper threads and may take seconds, `stop` is quick."""
 
     shelf: Shelf
     store: Store
@@ -49,6 +52,8 @@ class Swapper:
     serve: Callable[[Detector, str], Detector]
     serve_later: Callable[[Detector, str], Detector]
     rules: ShadowRules
+    form_s: Callable[[Detector], float] = lambda detector: 0.0
+    left_s: Callable[[], float] = lambda: math.inf
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,7 +70,7 @@ class Swapper:
         wanted, WeightsError, StorageError, ValueError (rejected meanwhile); the serving model then goes on."""
         attempt = self._begin(command.stream, command.version)
         try:
-            detector = self._ready(worker, command.stream, command.version, self.serve)
+            detector = self._ready(worker, command.stream, command.version, self._in_time)
             with _given_back(detector, unless=worker.kept(command.version) is detector):
                 if command.shadow and self.rules.frames > 0:
                     self._shadow(worker, command, detector, attempt)
@@ -143,6 +148,16 @@ class Swapper:
         with _given_back(detector):
             self._warm(worker, detector)
         return detector
+
+    def _in_time(self, detector: Detector, stream: str) -> Detector:
+        """The form where there is time for it: a model that was admitted must not be lost to the end of the window because of it."""
+        needed_s, left_s = self.form_s(detector), self.left_s()
+        if needed_s <= left_s * FORM_FRAC:
+            return self.serve(detector, stream)
+        log.info(
+            "%s: serves as trained first: its form may take %.0f s, %.0f s of the window are left", stream, needed_s, left_s
+        )
+        return self.serve_later(detector, stream)
 
     def _warm(self, worker: InferenceWorker, detector: Detector) -> None:
         """Raises SwapRefused when it throws, hangs, gives no numbers, or is so slow that one run would hold up the camera."""

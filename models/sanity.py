@@ -11,7 +11,7 @@ nobody knows; a window can be without objects, of one class, of five pictures or
     boxes over the border                          cut, when at least KEEP_AREA_FRAC of them is inside; else dropped
     sides under MIN_SIDE_PX                        dropped: no network here can see them
     boxes as large as the picture                  kept (somebody stands before the lens) and noted
-    one class only                                 trained on; noted where classes are to be balanced, which then changes nothing
+    one class only                                 trained on; noted: nothing can be balanced, and other classes are not seen
     fewer than FEW_PICTURES                        trained on; noted, since neither trials nor gate can tell much
     more than MAX_PICTURES                         so many of them, spread evenly over their time; noted
     pictures that cannot be read                   left out; noted
@@ -203,8 +203,9 @@ def _set_notes(n_all: int, n_chosen: int, presence: np.ndarray, balance: bool) -
     notes = []
     if n_chosen < n_all:
         notes.append(f"{n_all} labelled pictures: {n_chosen} of them are used, spread evenly")
-    if balance and len(classes) == 1:
-        notes.append(f"only one class is labelled ({CLASSES[classes[0]]}): there is nothing to balance")
+    if len(classes) == 1:
+        rest = ": there is nothing to balance" if balance else ""
+        notes.append(f"only one class is labelled ({CLASSES[classes[0]]}){rest}")
     if empty > n / 2:
         notes.append(f"{empty} of {n} labelled pictures show nothing")
     if n < FEW_PICTURES:

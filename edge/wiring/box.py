@@ -24,7 +24,7 @@ from edge.jobs import here
 from edge.journal import Journal
 from edge.media.folder import MediaFolder
 from edge.media.parts import Media, media_of
-from edge.runtime import BoxRuntime, Parts, Watched, price_of
+from edge.runtime import BoxRuntime, Parts, Watched, no_form_s, price_of
 from edge.samples import FileSamples
 from edge.sampling import Sampler
 from edge.settings_book import SettingsBook
@@ -172,6 +172,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 reprofiling=reprofiling_of(config),
                 serve=serve,
                 serve_later=serve_later,
+                form_s=serving.form_s if processes is None else no_form_s,
                 steps=steps,
                 trials_at_once=trials_at_once(config, backend.name),
                 profile_halving=config.window.profile_halving,

@@ -45,8 +45,9 @@ EDGE, GOLDEN = "yolov8n@320", "yolo26l@640"
 BOX, THIEF, NONE = "lookahead", "thief-repeat", "no-retrain"
 SHARES = (30, 50, 90)
 UNIFORM = tuple(f"uniform({config},{share})" for config in ("high", "low") for share in SHARES)
-#: The best of the fixed splits on both sets, for runs with other seeds.
+#: The best of the fixed splits on both sets, for runs with other seeds; and with more compute.
 FIXED = "uniform(low,50)"
+FIXED_AT = {2: FIXED, 4: "uniform(high,50)"}
 #: Beside 0, of which the table is. One seed says little: it decides what trainings come to, and a small change of one of them is soon
 #: another plan.
 SEEDS = (1, 2)
@@ -204,6 +205,18 @@ def box_and_fixed_runs(seed: int) -> list[tuple[Run, Run]]:
         return evaluate_run(f"{scenario}.{named(policy)}{mark}", scenario, policy, *arguments, lane=f"{scenario}{mark}")
 
     return [(run(s, BOX), run(s, FIXED)) for s in SETS]
+
+
+def compute_seed_runs(gpus: int, seed: int) -> list[Run]:
+    """The best fixed split with so much compute. With seed 0 they are compute runs."""
+    mark, arguments = seeded(seed)
+    policy = FIXED_AT[gpus]
+    return [
+        evaluate_run(
+            f"{s}.{named(policy)}.{gpus}gpus{mark}", s, policy, *arguments, lane=f"{s} {gpus} GPUs{mark}", gpus=gpus,
+        )
+        for s in SETS
+    ]  # fmt: skip
 
 
 def seed_runs(seed: int) -> list[Run]:
@@ -468,10 +481,15 @@ def _seeds(bench: Bench) -> Iterator[Row]:
         return [result(answer) for answer in answers] if len(answers) == len(runs) else []
 
     ahead, won, part = [], [], []
+    over: dict[int, list[float]] = {gpus: [] for gpus in COMPUTE}
     for seed in (0, *SEEDS):
         pairs = [results(pair) for pair in box_and_fixed_runs(seed)]
         if all(pairs):
             ahead.append(statistics.fmean(box["mean_f1"] - fixed["mean_f1"] for box, fixed in pairs))
+            for gpus in COMPUTE:
+                if more := results(compute_seed_runs(gpus, seed)):
+                    at_1x = [box for box, _ in pairs]
+                    over[gpus].append(statistics.fmean(b["mean_f1"] - up["mean_f1"] for b, up in zip(at_1x, more, strict=True)))
         if both := results(recurring_runs(seed)):
             alone, reuse = both
             won.append(reuse["mean_f1"] - alone["mean_f1"])
@@ -481,6 +499,12 @@ def _seeds(bench: Bench) -> Iterator[Row]:
             what=f"{BOX} against {FIXED}, both sets, {len(ahead)} seeds", anchor="+11 points", to_reach=">= +5",
             measured=_over_seeds(ahead), ok=statistics.fmean(ahead) >= 0.05,
         )  # fmt: skip
+    for gpus, gains in over.items():
+        if len(gains) > 1:
+            yield Row(
+                what=f"{BOX} at 1x against {FIXED_AT[gpus]} at {gpus}x compute, both sets, {len(gains)} seeds", anchor="4x",
+                to_reach=">= +0 at less than 4x", measured=_over_seeds(gains), ok=statistics.fmean(gains) >= 0,
+            )  # fmt: skip
     if len(won) > 1:
         yield Row(
             what=f"reuse + retrain against retrain alone, recurring drift, {len(won)} seeds", anchor="RECL; AdaInf +21 % accuracy",
@@ -586,6 +610,8 @@ def _int8(bench: Bench) -> Iterator[Row]:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 PARTS = ("main", "contention", "compute", "recurring", "seeds", "profiling", "other")
+#: Not run unasked: what is more than one row of the table asks for, and takes as long as the rest of it.
+ASKED_FOR = ("contention", "seeds")
 
 
 def main() -> None:
@@ -595,8 +621,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument(
         "--only",
-        default=",".join(part for part in PARTS if part != "seeds"),
-        help=f"parts to run, of {', '.join(PARTS)} (all but seeds, which takes as long as the others); none: print what is kept",
+        default=",".join(part for part in PARTS if part not in ASKED_FOR),
+        help=f"parts to run, of {', '.join(PARTS)} (all but {' and '.join(ASKED_FOR)}); none: print what is kept",
     )
     parser.add_argument("--golden-runtime", default="auto", help="torch, openvino, or auto: openvino where it is installed")
     parser.add_argument("--page", type=Path, help="Markdown page whose part between the markers is written anew")
@@ -636,7 +662,8 @@ def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) ->
     for gpus in COMPUTE if "compute" in parts else ():
         if not (table := Table(bench)).sets or table.enough_gpus() is not None:
             break
-        run_all(bench, compute_runs(gpus), say)
+        seeds = SEEDS if "seeds" in parts else ()
+        run_all(bench, [*compute_runs(gpus), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))], say)
     for part in parts:
         if part in OTHERS:
             run_others(bench, part, say)
@@ -653,6 +680,7 @@ def took_s(bench: Bench) -> float:
     known = [*main_runs(), *(run for gpus in COMPUTE for run in compute_runs(gpus)), *recurring_runs()]
     known += [run for speed in CONTENTION for run in contention_runs(speed)]
     known += [run for seed in SEEDS for run in seed_runs(seed)]
+    known += [run for gpus in COMPUTE for seed in SEEDS for run in compute_seed_runs(gpus, seed)]
     others = [other_run(name) for part in OTHERS.values() for name in part]
     return sum(answer.get("took_s", 0.0) for run in [*known, *others] if (answer := bench.answer(run)))
 

@@ -152,6 +152,22 @@ def test_over_seeds_the_mean_counts(bench_learning: ModuleType, tmp_path: Path, 
     assert "0.90 of the GPU-seconds" in reuse.measured
 
 
+@pytest.mark.parametrize(("fixed", "ok"), [(0.64, True), (0.68, False)])
+def test_more_compute_is_compared_over_seeds_too(bench_learning: ModuleType, tmp_path: Path, fixed: float, ok: bool) -> None:
+    """The best split at four times the compute, against the box as it is."""
+    bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
+    for seed, box in ((0, 0.7), (1, 0.62)):
+        kept_seeds(bench_learning, bench, seed, box=box, fixed=0.5, alone=0.5, reuse=0.5, part=0.6)
+    assert not [row for row in bench_learning.rows(bench) if "4x compute" in row.what], "nothing was run there"
+    for seed in (0, 1):
+        for run in bench_learning.compute_seed_runs(4, seed):
+            assert run.arguments[run.arguments.index("--gpus") + 1] == "4"
+            bench.keep(run, answer(dict.fromkeys(VIDEOS, fixed)))
+    row = by_what(bench_learning, bench, "at 4x compute, both sets, 2 seeds")
+    assert row.ok is ok
+    assert row.measured == ("+2.0 points (+6.0, -2.0)" if ok else "-2.0 points (+2.0, -6.0)")
+
+
 def test_half_the_compute_over_seeds_is_enough(bench_learning: ModuleType, tmp_path: Path) -> None:
     bench = bench_learning.Bench(data=tmp_path, cache=tmp_path)
     for seed, part in ((0, 0.6), (1, 0.35)):
@@ -196,6 +212,9 @@ def test_runs_have_names_of_their_own(bench_learning: ModuleType) -> None:
     assert all(run.arguments[run.arguments.index("--gpu-speed") + 1] in ("0.5", "0.25") for run in slow)
     runs = [*bench_learning.main_runs(), *compute, *slow, *bench_learning.recurring_runs()]
     runs += [run for seed in bench_learning.SEEDS for run in bench_learning.seed_runs(seed)]
+    runs += [
+        run for g in bench_learning.COMPUTE for s in bench_learning.SEEDS for run in bench_learning.compute_seed_runs(g, s)
+    ]
     assert len({run.name for run in runs}) == len(runs)
 
 

@@ -171,6 +171,23 @@ def test_the_measurement_is_made_once_and_remembered_over_restarts(tmp_path: Pat
     assert place.converted() == {"openvino-int8": 3, "openvino": 1, "onnxruntime": 1}
 
 
+def test_how_long_a_form_takes_is_known_from_those_before(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = place.detector()
+    assert place.serving.form_s(model) == 5.0, "nothing is known: all the time there is"
+    place.serving._now_s = iter([100.0, 108.0, 200.0, 201.0, 300.0, 301.0]).__next__
+    place.serving.serve(model, "yard")
+    assert place.serving.form_s(model) == 8.0
+    place.serving.serve(model, "yard")
+    assert place.serving.form_s(model) == 4.0, "one that was kept says little of the next"
+    place.serving._asked = 2
+    assert place.serving.form_s(model) == 12.0, "those before it come first"
+    place.serving._asked = 0
+    place.serving.serve(model, "yard")
+    assert place.serving.form_s(model) == 2.0
+    assert Place(tmp_path / "b", choice="trained").serving.form_s(model) == 0.0
+
+
 def test_a_version_that_was_served_before_needs_no_new_form(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for _ in range(3):

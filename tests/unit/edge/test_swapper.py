@@ -115,6 +115,17 @@ def test_one_that_would_hold_up_the_camera_is_refused_before_its_first_live_fram
     assert place.store.model(version).state is ModelState.CANDIDATE, "whoever asked decides what becomes of it"
 
 
+@pytest.mark.parametrize(("left_s", "built"), [(100.0, []), (79.0, ["later"]), (-1.0, ["later"])])
+def test_a_form_that_takes_longer_than_half_of_what_is_left_follows_later(
+    place: Place, left_s: float, built: list[str]
+) -> None:
+    place.swapper.form_s, place.swapper.left_s = (lambda detector: 40.0), (lambda: left_s)
+    version = place.candidate()
+    place.take_over(version)
+    assert place.serving() == (version, version), "either way it serves at once"
+    assert place.built == built
+
+
 def test_damaged_weights_change_nothing(place: Place) -> None:
     version = place.candidate()
     (place.folder.version_dir("a", version) / "model.safetensors").write_bytes(b"x")

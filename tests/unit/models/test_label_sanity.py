@@ -146,7 +146,7 @@ def test_one_class_only_is_noted_and_leaves_nothing_to_balance() -> None:
     from models.retrain import balance_weights
 
     samples = [picture(labels(GOOD, classes=[2]))] * 12
-    assert looked(samples)[0].notes == (), "nothing hangs on it"
+    assert looked(samples)[0].notes == ("only one class is labelled (car)",)
     checked, _ = looked(samples, balance=True)
     assert checked.notes == ("only one class is labelled (car): there is nothing to balance",)
     assert balance_weights(checked.presence).tolist() == [1.0] * 12
