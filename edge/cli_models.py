@@ -1,10 +1,11 @@
 """`driftbox models ...`: stored versions of a box's models, on the data folder of one that runs or has run.
 
-Thin, like `edge.cli`; what is done stands in `edge.models_admin` and `edge.models_exchange`.
+Thin, like `edge.cli`; what is done stands in `edge.models_admin`, `edge.models_exchange` and `edge.models_prune`.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,6 +167,31 @@ def models_export(
     say(f"{version} is in {done['file']}")
     if "signed_by" in done:
         say(f"signed with this box's key {done['signed_by']} (`driftbox models key` prints it for those who are to trust it)")
+
+
+@models_app.command("prune")
+def models_prune(
+    version: Version,
+    ratio: Annotated[float, typer.Option(metavar="FRAC", help="Part of its channels to take out, up to 0.9.")] = 0.3,
+    epochs: Annotated[int, typer.Option(help="Of the training afterwards.")] = 15,
+    data_dir: DataDir = None,
+    config: ConfigOption = None,
+    json: Json = False,
+) -> None:
+    """Make a smaller version of it, taught by it on the camera's labels: minutes. It waits until it is promoted."""
+    from edge.models_prune import prune_version
+
+    done = prune_version(
+        folder_of(config, data_dir), version, ratio=ratio, epochs=epochs, told=lambda text: None if json else say(text)
+    )
+    if json:
+        print_json(asdict(done))
+        return
+    for name, one in ((version, done.before), (done.version, done.after)):
+        quality = "not known (no object in the held-out labels)" if one.quality is None else f"{one.quality:.3f}"
+        say(f"{name}: {one.weights} weights, {one.ms:.1f} ms of CPU a picture as trained, F1 {quality}")
+    say(f"learned from {done.lessons} labelled pictures, judged on {done.held_out} others")
+    say(f"`driftbox models promote {done.version} --force` lets it serve")
 
 
 @models_app.command("import")

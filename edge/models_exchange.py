@@ -64,12 +64,12 @@ def import_model(
     manifest = bundle.manifest
     with opened(data_dir) as (folder, store):
         target = _camera_for(store, camera or manifest.stream, manifest.spec.arch, said=camera is not None)
-        _require_room(folder, file.stat().st_size)
+        require_room(folder, file.stat().st_size)
         origin = {
             "kind": "import", "version": manifest.id, "camera": manifest.stream, "signed_by": bundle.signed_by,
             "quality_there": ", ".join(f"{name} {value:.3f}" for name, value in manifest.quality.items()), **(more_origin or {}),
         }  # fmt: skip
-        taken = _take_in(folder, store, target, manifest, origin, lambda part, new: save_version(part, new, bundle.state))
+        taken = take_in(folder, store, target, manifest, origin, lambda part, new: save_version(part, new, bundle.state))
         served = _promote(store, taken.id) if promote else None
     return {
         "version": taken.id, "camera": target, "signed_by": bundle.signed_by or None,
@@ -89,7 +89,7 @@ def copy_to_camera(data_dir: Path, version: str, camera: str, *, force: bool = F
             loaded = load_version(place)
         target = _camera_for(store, camera, loaded.manifest.spec.arch, said=True)
         origin = {"kind": "copy", "version": version, "camera": model.version.stream}
-        taken = _take_in(
+        taken = take_in(
             folder, store, target, loaded.manifest, origin, lambda part, new: save_version(part, new, loaded.state)
         )
         return _promote(store, taken.id)
@@ -98,22 +98,23 @@ def copy_to_camera(data_dir: Path, version: str, camera: str, *, force: bool = F
 # --- inside -------------------------------------------------------------------------------------------------------------
 
 
-def _take_in(
+def take_in(
     folder: DataFolder, store: Store, camera: str, manifest: Manifest, origin: Mapping[str, str],
-    save: Callable[[Path, Manifest], str],
+    save: Callable[[Path, Manifest], str], *, parent: str | None = None, offered: bool = True,
 ) -> ModelVersion:  # fmt: skip
     """Files first, then the row, as with the box's own; both under the lock, so that a box that starts meanwhile does not take the files
-    for those of an unfinished admission."""
+    for those of an unfinished admission. parent: the camera's version that it was made of; offered: to the camera's gate, else it waits
+    until somebody promotes it."""
     with folder.files_lock():
         id = version_id(camera, [m.version.id for m in store.models(camera)], kind=OUTSIDE)
         new = replace(
-            manifest, id=id, stream=camera, parent=None, window=None, samples=(), quality={}, origin=dict(origin), sha256="",
+            manifest, id=id, stream=camera, parent=parent, window=None, samples=(), quality={}, origin=dict(origin), sha256="",
             created_utc=time.time(),
         )  # fmt: skip
         with folder.new_version(camera, id) as part:
             sha256 = save(part, new)
-        version = ModelVersion(id=id, stream=camera, parent=None, arch=new.spec.arch, sha256=sha256)
-        store.add_model(version, at_utc=new.created_utc, config={**about(new), "offered": True})
+        version = ModelVersion(id=id, stream=camera, parent=parent, arch=new.spec.arch, sha256=sha256)
+        store.add_model(version, at_utc=new.created_utc, config={**about(new), "offered": offered})
         return version
 
 
@@ -147,7 +148,7 @@ def _check_may_be_copied(model: StoredModel, force: bool) -> None:
         raise UsageError(f"{version} was never admitted anywhere", subject=version, remedy="--force serves it all the same")
 
 
-def _require_room(folder: DataFolder, size: int) -> None:
+def require_room(folder: DataFolder, size: int) -> None:
     wanted_mib = size / 2**20 + SPARE_MIB
     if folder.free_mib() < wanted_mib:
         raise full(f"{folder.root} ({folder.free_mib():.0f} MiB left, {wanted_mib:.0f} MiB wanted)")
