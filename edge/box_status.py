@@ -110,7 +110,7 @@ class RuntimeStatus:
             knobs=knobs.name if knobs else None, objects=len(shown.detections) if shown else 0,
             frames_analysed=watched.worker.frames, frames_dropped=status.packets_dropped, reconnects=status.reconnects,
             deadline_ms=1000.0 * watched.worker.finish.goal_s, finish_frac=watched.worker.finish.window().frac,
-            frames_given_up=watched.worker.finish.total().dropped,
+            frames_given_up=watched.worker.finish.total().dropped, lag_s=status.lag_s if watched.camera.may_lag else None,
             task=watched.task.name, quality=stream.quality if stream else None, quality_name=watched.task.quality_name,
             quality_history=tuple(quality_point(p) for p in history),
             queries=tuple(query_view(report) for report in watched.queries.reports()) if watched.queries else (),

@@ -165,6 +165,9 @@ metric("driftbox_camera_finish_ratio", "gauge", "Part of this window's frames an
 metric("driftbox_camera_deadline_seconds", "gauge", "From capture to answer; later is late.", "camera")(
     per_camera(lambda c: c.deadline_ms / 1000)
 )
+metric("driftbox_camera_lag_seconds", "gauge", "Of a recording that waits to be analysed; nothing of a live camera.", "camera")(
+    per_camera(lambda c: c.lag_s)
+)
 metric("driftbox_camera_objects", "gauge", "Objects in the newest analysed frame.", "camera")(per_camera(lambda c: c.objects))
 metric("driftbox_camera_learning", "gauge", "1: its model may learn.", "camera")(per_camera(lambda c: c.learning))
 

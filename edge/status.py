@@ -99,6 +99,9 @@ class CameraView(View):
     frames_given_up: int = Field(
         default=0, description="Frames given up since the start because they would have been answered too late."
     )
+    lag_s: float | None = Field(
+        default=None, description="Seconds of a recording that wait to be analysed; null: a camera that may not lag."
+    )
     reconnects: int = 0
     task: str = Field(
         default="detection", description="What its model is asked: detection, classification, or a package's task."

@@ -23,7 +23,7 @@ Decisions of one window's length are made here; what they know is in `scheduler.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from configs.errors import ConfigError
@@ -65,6 +65,7 @@ from scheduler.events import (
     LabelDone,
     LearnedFrom,
     LearningSwitched,
+    Load,
     LookDone,
     ModelRolledBack,
     ModelsOffered,
@@ -100,6 +101,7 @@ from scheduler.types import (
     StreamPlan,
     WindowOutcome,
 )
+from scheduler.videostorm.types import Allocation
 
 __all__ = ["BoxEngine", "BoxState", "Checkpoint", "EngineConfig", "Phase", "StreamState", "best_affordable"]
 
@@ -275,20 +277,23 @@ class BoxEngine:
         self.config = replace(self.config, change=event.price)
 
     def _knobs_due(self, event: KnobsDue) -> None:
-        """Between two plans: what inference has together is divided anew, learning keeps what it has. A camera without a share
-        pauses."""
+        """Between two plans: what inference has together is divided anew, learning keeps what it has."""
         found = knob_loop.reallocated(self.state, self.config, event.loads)
-        if found is None:
-            return
+        if found is not None:
+            self._divide(found)
+            self._look_at_goals()
+        self._look_at_lags(event.loads)
+
+    def _divide(self, found: Allocation) -> None:
+        """A camera without a share pauses."""
         for given in found.given:
             stream = self.state.streams[given.query]
             stream.infer_pct = given.share_pct
             self._set_knobs(stream, knob_loop.option_of(given))
         self._emit_shares()
-        self._look_at_goals()
 
     def _look_at_goals(self) -> None:
-        """Says when a camera's goal cannot be met, and when it is met again."""
+        """Says when a camera's quality goal cannot be met, and when it is met again."""
         for stream in self.state.ordered():
             unmet = knob_loop.unmet(stream)
             if unmet == stream.unmet or stream.utility is None:
@@ -299,6 +304,17 @@ class BoxEngine:
             self._note(
                 stream.id, "goal", text if unmet else f"quality {shown:.2f} meets the goal {goal:.2f} of its queries again"
             )
+
+    def _look_at_lags(self, loads: Sequence[Load]) -> None:
+        """Says when more of a recording waits than its queries allow, and when that is over."""
+        for id, lag_s in knob_loop.turned_late(self.state, self.config, loads).items():
+            stream = self.state.streams[id]
+            stream.late = not stream.late
+            if stream.utility is None:  # its queries are gone, and the goal with them
+                continue
+            goal = f"the lag goal {stream.utility.lag_goal_s:g} s of its queries"
+            text = f", above {goal}" if stream.late else f" and meets {goal} again"
+            self._note(id, "goal", f"its recording is {lag_s:g} s behind{text}")
 
     def _rolled_back(self, event: ModelRolledBack) -> None:
         stream = self.state.streams.get(event.stream)
@@ -1158,7 +1174,9 @@ class BoxEngine:
     def _starts(self, stream: StreamState, entry: StreamPlan, snapshot: Snapshot) -> list[Command]:
         """What a plan begins for one stream."""
         if self._needs.cached and self.config.leave_models and stream.traits is not None and stream.leaving is None:
-            return [self._leave_model(stream), *self._reuse(stream, entry.retrain)]
+            left = self._leave_model(stream)
+            stream.done = True  # what it leaves now is for later windows, also where a second plan is made in this one
+            return [left, *self._reuse(stream, entry.retrain)]
         if entry.retrain is None or stream.running is not None:
             return []
         if entry.source == "cached":

@@ -97,6 +97,7 @@ class EngineConfig:
     `overlap`), not from the one before; False is what journals without it were decided with.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
+    say_lag: a lag goal of a recording that is missed is said, as quality goals are; False is what journals without it were decided with.
     group: cameras that drifted together and whose windows are no further apart than group_distance share one retraining, at most
     group_max of them (`scheduler.grouping`).
     """
@@ -170,6 +171,7 @@ class EngineConfig:
     knob_loop: bool = False
     knob_rules: Rules = Rules(horizon_s=5.0, quantum_pct=2.0, exact_steps=100_000)
     knob_utility: Utility = Utility()
+    say_lag: bool = False
 
     @property
     def glances(self) -> bool:
@@ -286,6 +288,7 @@ class StreamState:
     old_profile: str = ""  # why its knobs are to be profiled anew; "": they are not
     customer: str = ""  # whose it is, for `BoxState.shares_pct`
     unmet: bool = False  # its quality goal cannot be met now, and that was told
+    late: bool = False  # its lag goal is not met, and that was told
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
     left: dict[str, Left] = field(default_factory=dict)

@@ -154,7 +154,8 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class KnobsDue(Event):
-    """Inference is worth dividing anew between two plans (`scheduler.knob_loop`). loads: of cameras that may lag."""
+    """Inference is worth dividing anew between two plans (`scheduler.knob_loop`), or a recording has become late or is in time again.
+    loads: of cameras that may lag."""
 
     loads: tuple[Load, ...] = ()
 

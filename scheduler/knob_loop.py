@@ -7,8 +7,9 @@ inference profiles that the plan uses, so that both clocks speak of one quality 
 the knobs leave of it).
 
 The box looks every half second whether anything of that has changed (`seen`) and tells the engine when `reallocated` would change
-something; the engine asks it again, so a replay finds the same. A plan whose premises hold is left alone: dividing after every plan was
-tried on the eight cameras of docs/learning.md and won nothing (mean F1 0.615 against 0.624).
+something, or a lag goal is missed or met again (`due`); the engine asks it again, so a replay finds the same. A plan whose premises
+hold is left alone: dividing after every plan was tried on the eight cameras of docs/learning.md and won nothing (mean F1 0.615 against
+0.624).
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ def seen(state: BoxState, loads: Iterable[Load] = ()) -> Hashable:
     return tuple((s.id, s.knobs) for s in state.ordered() if s.live), tuple(loads)
 
 
+def due(state: BoxState, config: EngineConfig, loads: Sequence[Load] = ()) -> bool:
+    """Whether the engine has anything to do or to say about `loads`."""
+    return reallocated(state, config, loads) is not None or bool(turned_late(state, config, loads))
+
+
 def inference_pct(state: BoxState, config: EngineConfig) -> float:
     """While a window is still prepared: what the plan left to inference. Later also what is left over: all that no retraining and no
     gate was promised."""
@@ -91,6 +97,25 @@ def unmet(stream: StreamState) -> bool:
     """Whether what people see of the camera is worse than the goal of its queries; unknown quality is not."""
     goal = stream.utility.quality_goal if stream.utility is not None else 0.0
     return stream.live and stream.quality is not None and stream.shown_quality() < goal
+
+
+def turned_late(state: BoxState, config: EngineConfig, loads: Iterable[Load]) -> dict[str, float]:
+    """Cameras that have become late, or are in time again, with the seconds of their recordings that wait."""
+    if not config.say_lag:
+        return {}
+    lags_s = dict.fromkeys(state.streams, 0.0) | {load.stream: load.lag_s for load in loads}
+    return {s.id: lags_s[s.id] for s in state.ordered() if _late(s, lags_s[s.id], config.knob_rules) != s.late}
+
+
+def _late(stream: StreamState, lag_s: float, rules: Rules) -> bool:
+    """Whether more of a recording waits than its queries allow; once it is so, until the allocator has brought it where it wants it, a
+    part below the goal: a backlog at the goal is not told of with every second. Nothing is known of a camera that gives no frames."""
+    if stream.utility is None:
+        return False
+    if not stream.live:
+        return stream.late
+    goal_s = stream.utility.lag_goal_s
+    return lag_s > (rules.goal_frac * goal_s if stream.late else goal_s)
 
 
 def _quick(change: ChangePrice) -> bool:

@@ -267,6 +267,11 @@ class SchedulerSection(Section):
         text="When knobs and inference shares are chosen: with every plan, or also between plans, when the work in the pictures "
         "changes (`seconds`, docs/serving.md). Not for fixed splits.",
     )
+    knob_objective: Literal["sum", "maxmin"] = setting(
+        "sum",
+        text="What division between plans aims at where there is not enough for all: the largest sum of what quality and lag are worth "
+        "(`sum`), or the camera that is worst off first (`maxmin`, docs/serving.md).",
+    )
     reprofile: Literal["off", "note", "auto"] = setting(
         "note",
         text="Say so (`note`) when a camera's profile (`driftbox profile`) has grown old: the scene drifted, or frames have long cost "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from configs.catalog import retrain_of
 from configs.schema import BoxConfig
 from edge.jobs import Scoring
@@ -49,6 +51,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         learn_now=config.scheduler.reuse.glance, group=config.scheduler.reuse.group,
         group_distance=config.scheduler.reuse.group_distance, group_max=config.scheduler.reuse.group_cameras,
         knob_loop=config.scheduler.knobs == "seconds",
+        knob_rules=replace(EngineConfig.knob_rules, objective=config.scheduler.knob_objective), say_lag=True,
     )  # fmt: skip
 
 

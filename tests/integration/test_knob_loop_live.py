@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from edge.rates import RateMeter
 from edge.runtime import knob_profiles
 from scheduler import events as ev
 from scheduler.commands import TurnToScene
+from scheduler.engine_state import BoxState
+from scheduler.events import Load
+from scheduler.knob_loop import seen
 from tests.support.live_box import CONFIG, LiveBox
 
 #: One long window: whatever changes, no plan did it.
@@ -34,6 +39,30 @@ def test_a_crowd_before_one_camera_slows_the_other_and_both_come_back(tmp_path: 
         box.wait_frames("b")
         assert len(box.seen(ev.KnobsDue)) >= 2
         assert box.replayed().exact
+
+
+def test_a_division_that_fails_is_said_once_and_the_box_goes_on_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+    repaired = threading.Event()
+
+    def broken(state: BoxState, loads: Iterable[Load]) -> Hashable:
+        if repaired.is_set():
+            return seen(state, loads)
+        looks.append(1)
+        raise ValueError("query a: two options have the same name")
+
+    monkeypatch.setattr("edge.runtime.knob_loop.seen", broken)
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LOOP, cost_s=0.04) as box:
+        box.wait(lambda: len(looks) >= 3, "the knobs are looked at again and again")
+        box.watched["a"].worker.cost_s = lambda: 2.0 * box.slower  # type: ignore[method-assign]
+        box.wait_for(ev.KnobsMeasured, "a")  # costs are still told
+        box.wait_frames("a")
+        said = [r.getMessage() for r in caplog.records if "two options" in r.getMessage()]
+        assert said == ["knobs between plans: ValueError: query a: two options have the same name"]
+        repaired.set()
+        box.wait_for(ev.KnobsDue)  # what failed is tried again
 
 
 def test_plans_hear_what_is_known_of_the_scene_that_a_camera_turned_to(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -73,6 +74,14 @@ def test_a_camera_with_frames_quality_and_a_job(box: LiveBox) -> None:
     kinds = {share.job: (share.camera, share.kind) for share in box.status.status().shares}
     assert kinds["a/infer"] == ("a", "inference")
     assert kinds["a/train/3"] == ("a", "retraining")
+
+
+def test_a_recording_says_how_much_of_it_waits(box: LiveBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = box.cameras["a"].status()
+    for id in "ab":
+        monkeypatch.setattr(box.cameras[id], "status", lambda: replace(status, lag_s=7.5))
+    box.cameras["a"].may_lag = True
+    assert [camera.lag_s for camera in box.status.status().cameras] == [7.5, None]
 
 
 def test_a_camera_says_its_task_and_what_its_quality_is(box: LiveBox) -> None:

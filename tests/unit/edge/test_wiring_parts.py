@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ from edge.wiring.settings import device_of_models, engine_config, retrain_config
 from models.fake import FakeDetector
 from models.tasks.registry import task_of
 from scheduler.commands import Note
+from scheduler.engine import EngineConfig
 from scheduler.types import RetrainConfig, WindowOutcome
+from scheduler.videostorm.rules import Objective
 from streams.rendered.address import script_of
 from streams.rendered.serve import DEMO_CAMERAS
 from streams.samples import SampleStore
@@ -93,9 +96,24 @@ def test_the_engine_is_told_what_the_configuration_says() -> None:
     engine = engine_config(config, golden_cost_s=0.25)
     assert (engine.capacity_pct, engine.policy, engine.min_gain, engine.window_s) == (150, "optimal", 0.2, 77.0)
     assert (engine.label_frames, engine.golden_gpu_s) == (9, 0.25)
+    assert engine.say_lag, "a box says when a recording is late"
     assert [(c.name, c.epochs, c.lr) for c in engine.retrain] == [("x", 3, 0.01)]
     scoring = scoring_of(config_of("models: {iou_min: 0.5, golden_score_min: 0.6, edge_score_min: 0.2}"))
     assert (scoring.iou_min, scoring.golden_score_min, scoring.score_min) == (0.5, 0.6, 0.2)
+
+
+@pytest.mark.parametrize(("said", "objective"), [("{}", "sum"), ("{knob_objective: maxmin}", "maxmin")])
+def test_the_objective_of_the_knobs_is_the_only_rule_of_theirs_that_is_configured(said: str, objective: Objective) -> None:
+    rules = engine_config(config_of(f"scheduler: {said}"), golden_cost_s=0.25).knob_rules
+    assert rules == replace(EngineConfig().knob_rules, objective=objective)
+
+
+def test_an_objective_that_nobody_knows_is_named_with_its_path() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("scheduler: {knob_objective: fair}")
+    ((path, text),) = caught.value.problems
+    assert path == "scheduler.knob_objective"
+    assert "sum, maxmin" in text
 
 
 @pytest.mark.parametrize(("capacity_pct", "share_pct", "speed"), [(200, 150, 1.0), (200, 50, 0.5), (150, 100, 1.0)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +14,10 @@ from scheduler import knob_loop
 from scheduler.codec import decode, encode
 from scheduler.commands import Command, Note, SetKnobs, SetShares
 from scheduler.engine import BoxEngine, EngineConfig
-from scheduler.events import BoxStarted, CameraAdded, CameraHealth, KnobsDue, KnobsMeasured, Load, TimerFired
+from scheduler.events import AskedAnew, BoxStarted, CameraAdded, CameraHealth, KnobsDue, KnobsMeasured, Load, TimerFired
 from scheduler.pricing import ChangePrice
 from scheduler.types import KnobProfile, RetrainConfig
+from scheduler.videostorm.rules import Objective
 from scheduler.videostorm.types import Utility
 
 ENGINE = EngineConfig(
@@ -71,6 +74,29 @@ def test_a_camera_whose_frames_cost_more_takes_share_where_it_is_worth_least() -
     assert [c.stream for c in commands if isinstance(c, SetKnobs)] == ["c"]
     total = sum(share for _, share in next(c for c in commands if isinstance(c, SetShares)).shares_pct)
     assert total <= 100 + 1e-9
+
+
+@pytest.mark.parametrize(("objective", "knobs"), [("sum", {"a": "every", "b": None}), ("maxmin", {"a": "1/4", "b": "every"})])
+def test_the_objective_says_who_goes_without_when_there_is_not_enough(
+    objective: Objective, knobs: dict[str, str | None]
+) -> None:
+    config = replace(ENGINE, knob_rules=replace(ENGINE.knob_rules, objective=objective))
+    engine = begun({"a": 20.0, "b": 20.0}, {"a": 0.9, "b": 0.1}, config)
+    planned(engine)
+    dearer(engine, "a", 100.0)
+    dearer(engine, "b", 100.0)
+    due(engine)
+    assert {s.id: s.knob for s in engine.state.ordered()} == knobs
+    assert (shares(engine)["b"] > shares(engine)["a"]) == (objective == "maxmin"), "the worst one is lifted, or goes without"
+
+
+def test_a_journal_that_does_not_name_the_objective_was_decided_by_the_largest_sum() -> None:
+    engine = BoxEngine(replace(ENGINE, knob_rules=replace(ENGINE.knob_rules, objective="maxmin")))
+    line = encode(engine.checkpoint())
+    assert decode(line).config == engine.config
+    older = json.loads(line)
+    del older["config"]["knob_rules"]
+    assert decode(json.dumps(older)).config == ENGINE
 
 
 def test_nothing_is_said_while_nothing_would_change() -> None:
@@ -210,8 +236,8 @@ def test_where_a_new_share_means_a_new_process_shares_change_with_the_plan_only(
 # --- what queries want ------------------------------------------------------------------------------------------------
 
 
-def with_goals(goals: dict[str, Utility], costs: float, quality: float = 0.6) -> BoxEngine:
-    engine = BoxEngine(ENGINE)
+def with_goals(goals: dict[str, Utility], costs: float, quality: float = 0.6, config: EngineConfig = ENGINE) -> BoxEngine:
+    engine = BoxEngine(config)
     for camera, utility in goals.items():
         engine.handle(
             CameraAdded(
@@ -258,3 +284,77 @@ def test_a_goal_that_cannot_be_met_is_said_once_and_so_is_its_return() -> None:
 def test_what_a_camera_is_worth_survives_the_journal() -> None:
     added = CameraAdded(at_s=0, stream="a", knobs=menu(3.0), version="a-0", utility=Utility(quality_goal=0.5, lag_goal_s=2))
     assert decode(encode(added)) == added
+
+
+# --- recordings that are late -----------------------------------------------------------------------------------------
+
+SAYS_LAG = replace(ENGINE, say_lag=True)
+PATIENT = Utility(lag_goal_s=10)
+
+
+def told(engine: BoxEngine, lag_s: float, at_s: float) -> list[str]:
+    """What is said when so much of the recording waits; the box tells nothing while nothing is due."""
+    loads = (Load(stream="a", lag_s=lag_s),) if lag_s else ()
+    if not knob_loop.due(engine.state, engine.config, loads):
+        return []
+    notes = [c for c in engine.handle(KnobsDue(at_s=at_s, loads=loads)) if isinstance(c, Note)]
+    assert {(note.stream, note.code) for note in notes} <= {("a", "goal")}
+    return [note.text for note in notes]
+
+
+def test_a_lag_goal_that_is_missed_is_said_once_and_taken_back_when_it_is_met_with_some_room() -> None:
+    engine = with_goals({"a": PATIENT, "b": Utility()}, 40.0, config=SAYS_LAG)
+    lags_s = [4, 10, 11, 300, 11, 10, 9, 8, 9, 10, 0, 11]
+    said = {number: text for number, lag_s in enumerate(lags_s) for text in told(engine, lag_s, 6.0 + number)}
+    assert said == {
+        2: "its recording is 11 s behind, above the lag goal 10 s of its queries",
+        7: "its recording is 8 s behind and meets the lag goal 10 s of its queries again",
+        11: "its recording is 11 s behind, above the lag goal 10 s of its queries",
+    }
+
+
+@pytest.mark.parametrize("change", [{"knob_loop": False}, {"policy": "no-retrain"}, {"capacity_pct": 10, "prep_pct": 5}])
+def test_a_lag_goal_that_is_missed_is_said_also_where_nothing_can_be_divided_anew(change: dict[str, Any]) -> None:
+    config = replace(SAYS_LAG, **change)
+    engine = with_goals({"a": PATIENT}, 400.0, config=config)
+    due(engine)
+    before = shares(engine)
+    assert len(told(engine, 20, 8)) == 1
+    assert told(engine, 21, 9) == []
+    assert len(told(engine, 0, 10)) == 1
+    assert shares(engine) == before
+
+
+def test_journals_from_before_lag_goals_were_said_say_nothing_of_them() -> None:
+    engine = with_goals({"a": PATIENT, "b": Utility()}, 40.0, config=ENGINE)
+    line = json.loads(encode(engine.checkpoint()))
+    del line["config"]["say_lag"]
+    for stream in line["state"]["streams"].values():
+        del stream["late"]
+    older = decode(json.dumps(line))
+    again = BoxEngine(older.config, older.state)
+    commands = again.handle(KnobsDue(at_s=6, loads=(Load(stream="a", lag_s=300.0),)))
+    assert commands, "it catches up"
+    assert not [c for c in commands if isinstance(c, Note)]
+
+
+def test_a_checkpoint_knows_what_was_said() -> None:
+    engine = with_goals({"a": PATIENT}, 40.0, config=SAYS_LAG)
+    assert told(engine, 20, 6)
+    known = decode(encode(engine.checkpoint()))
+    again = BoxEngine(known.config, known.state)
+    assert told(again, 20, 7) == []
+    assert told(again, 5, 8) == told(engine, 5, 8) != []
+
+
+def test_a_camera_without_frames_or_without_queries_says_nothing_of_its_lag() -> None:
+    engine = with_goals({"a": PATIENT, "b": Utility()}, 40.0, config=SAYS_LAG)
+    engine.handle(CameraHealth(at_s=5, stream="a", live=False))
+    assert told(engine, 20, 6) == []
+    engine.handle(CameraHealth(at_s=7, stream="a", live=True))
+    assert len(told(engine, 20, 8)) == 1
+    engine.handle(AskedAnew(at_s=9, stream="a", utility=None))
+    assert told(engine, 30, 10) == []
+    assert not engine.state.streams["a"].late, "its queries are gone, and the goal with them"
+    engine.handle(AskedAnew(at_s=11, stream="a", utility=PATIENT))
+    assert len(told(engine, 30, 12)) == 1
