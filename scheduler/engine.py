@@ -645,6 +645,7 @@ class BoxEngine:
             return
         believed, measured, stream.traits = stream.quality, _number(event.quality), event.traits
         if measured is not None:
+            stream.fallen = stream.fallen or prep.fell(stream, self.config, believed, measured)
             stream.measured = measured
             stream.quality = stream.start_quality = belief.take_measurement(
                 stream, self.state, self.config, measured, event.holdout, calibrate=self._calibrates
@@ -733,7 +734,7 @@ class BoxEngine:
         stream = self.state.streams[event.stream]
         now = task.kind == "choose"
         chosen = reuse.choose(
-            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=None if now else stream.replaced,
+            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=None if now else prep.rival(stream, self.config),
             margin=self.config.gate_margin, risk=self.config.gate_risk, belief=reuse.TURNED if now else admission.REUSED,
         )  # fmt: skip
         if now:
@@ -741,8 +742,10 @@ class BoxEngine:
             return
         never_served = chosen is not None and chosen.version in stream.offered
         self._judge_offered(stream, task.candidates, event, chosen)
-        if stream.replaced in task.candidates:
-            stream.replaced = None  # it has had its chance: only a new drift brings it back
+        if stream.replaced in task.candidates:  # it has had its chance: a new drift brings it back, or a fall
+            stream.asked = True
+            if not self.config.ask_again:
+                stream.replaced = None
         if chosen is None:
             self._profile(stream)
         else:
@@ -988,7 +991,7 @@ class BoxEngine:
             self._serves_again(stream, old)
             self._go_on(stream, event.at_s)
             return
-        stream.replaced, stream.admitted, stream.done = old, True, True
+        stream.replaced, stream.asked, stream.admitted, stream.done = old, False, True, True
         if all(m.name != event.version for m in stream.cached):
             self._remember_model(stream, event.version)
         self._plan(event.at_s)
@@ -997,7 +1000,7 @@ class BoxEngine:
         """What follows from taking an earlier version up: the one that served stays out for a while; it may come back at once only
         where reuse, not rollback, took its place (then it is the next one to be asked whether that was right)."""
         stream.left = reuse.leave(stream.left, old, self.state.window)
-        stream.replaced = old if stream.swapping == "reuse" else None
+        stream.replaced, stream.asked = old if stream.swapping == "reuse" else None, False
         stream.reused = stream.version
         if stream.lesson is None:  # else its labels are still to come
             stream.measured = stream.probed

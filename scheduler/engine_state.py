@@ -91,6 +91,8 @@ class EngineConfig:
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
     reuse: measure earlier versions before anything is trained (`scheduler.reuse`), the replaced one and the reuse_nearest others;
+    ask_again: the replaced one is asked again whenever labels say that the serving one has become worse by drift_drop; False (once, in
+    the window after the swap) is what journals without it were decided with;
     glance: look at the window in progress too, and take up what fits it (`scheduler.glance`); False is what journals without it were
     decided with.
     learn_now: a camera that turns to a scene which it does not know, or is new, learns from the window in progress (where it is
@@ -129,6 +131,7 @@ class EngineConfig:
     count_taught: bool = False
     left_of_missing: bool = False
     try_little: bool = False
+    ask_again: bool = False
     least_quality: float = 0.0
     shadow: bool = False
     min_gain: float = 0.01
@@ -273,7 +276,8 @@ class StreamState:
     observations: what came of its predictions, newest last; profiles: its newest raw profiles; kept: configurations still profiled,
     None: all; cached: models of earlier windows, newest first.
     offered: those of them that came from outside and were never measured here;
-    replaced: the version that the serving one took the place of, until that has been proved right; left: versions that were taken out
+    replaced: the version that the serving one took the place of (without `ask_again`: until that has been proved right); asked: it was
+    measured beside the serving one; left: versions that were taken out
     again; learned: the window which the serving model learned from or was last judged on; reference: that window, seen by it;
     gains: what its newest retrainings won, 0 for a window in which nothing was worth one; refusals: of the newest of them, in a
     row; waited: windows without labels.
@@ -291,6 +295,7 @@ class StreamState:
     late: bool = False  # its lag goal is not met, and that was told
     retrain: tuple[RetrainConfig, ...] = ()
     replaced: str | None = None
+    asked: bool = False
     left: dict[str, Left] = field(default_factory=dict)
     learned: int | None = None
     reference: Look | None = None
@@ -313,6 +318,7 @@ class StreamState:
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
     probed: float | None = None  # what a probe measured of `candidate`
     refused: bool = False  # the gate measured its retraining and kept the old model
+    fallen: bool = False  # labels say that its model is worth much less than was believed
     leader: str | None = None  # whose retraining it shares
     followers: tuple[str, ...] = ()
     remark: str = ""  # for people, beside the plan
@@ -391,6 +397,7 @@ class StreamState:
         self.look, self.signature, self.drift, self.turned, self.lesson = None, None, None, False, None
         self.full, self.examined, self.swapping, self.probed = True, False, "retrained", None
         self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
+        self.fallen = False
 
 
 @dataclass(kw_only=True)

@@ -323,12 +323,17 @@ def probe_of(stream: StreamState, state: BoxState, config: EngineConfig) -> Prep
     return Prep(job=job, stream=stream.id, kind="probe", window=state.lesson(stream), candidates=found)
 
 
+def rival(stream: StreamState, config: EngineConfig) -> str | None:
+    """The version that the serving one replaced, where it is to be asked whether that was right: after the swap, and after a fall."""
+    return stream.replaced if not stream.asked or stream.fallen or not config.ask_again else None
+
+
 def _worth_a_look(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[str, ...]:
     if not config.reuse or stream.lesson is not None:  # a glance has asked them
         return ()
     drifted = not config.drift or stream.drift is None or not stream.drift.tests or stream.drift.drifted
     return reuse.candidates(
-        serving=stream.version, replaced=stream.replaced, kept=stream.cached, signature=stream.signature, drifted=drifted,
+        serving=stream.version, replaced=rival(stream, config), kept=stream.cached, signature=stream.signature, drifted=drifted,
         nearest=config.reuse_nearest, window=state.window, left=stream.left,
     )  # fmt: skip
 

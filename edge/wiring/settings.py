@@ -43,7 +43,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         react_fast=config.scheduler.react_fast, react_slow=config.scheduler.react_slow,
         react_dwell_s=config.scheduler.react_dwell_s, slaq=None if config.scheduler.slaq == "off" else config.scheduler.slaq,
         gate_risk=config.window.gate_risk, try_again=True, count_taught=True, left_of_missing=True, least_quality=LEAST_QUALITY,
-        try_little=True,
+        try_little=True, ask_again=True,
         shadow=config.window.shadow, drift=config.scheduler.drift.enabled,
         look_frames=config.scheduler.drift.look_frames, drift_drop=config.scheduler.drift.drop,
         drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,

@@ -260,6 +260,21 @@ def test_a_replaced_version_is_asked_once() -> None:
     assert [(c.window, c.candidates) for c in ran.of(StartProbe)] == [(1, ("a-0",))]
 
 
+@pytest.mark.parametrize("ask_again", [True, False])
+def test_a_model_that_falls_later_goes_back_to_what_it_replaced(ask_again: bool) -> None:
+    """Nothing is seen in the pictures: labels alone say that it has become worse, windows after it was proved right."""
+    world = LearningWorld(said=lambda version, truth, window: 0.2 if version == "a:0" and window >= 4 else truth)
+    ran = run(world, windows=7, ask_again=ask_again)
+    back = [c for c in ran.swaps() if c.cause == "rollback"]
+    asked = [c.window for c in ran.of(StartProbe) if "a-0" in c.candidates]
+    if not ask_again:
+        assert (back, asked) == ([], [1])
+        return
+    assert asked[:2] == [1, 4], "in between nothing had fallen"
+    assert [c.version for c in back] == ["a-0"]
+    assert "live quality fell below what it replaced" in back[0].reason
+
+
 def test_a_probe_that_fails_costs_nothing_but_itself() -> None:
     ran = run(LearningWorld(failing={"StartProbe"}, scene_of=alternating(3)), windows=8)
     assert any(n.code == "probe-failed" for n in ran.of(Note))

@@ -194,6 +194,7 @@ HOW: dict[str, dict[str, Any]] = {
         "left_of_missing": True,
         "try_again": True,
         "try_little": True,
+        "ask_again": True,
     },
 }
 
