@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,8 @@ from streams.video import probe, read_frames
 
 #: Frames per second of a file that does not say.
 DEFAULT_FPS = 10.0
+#: Drifts that are of the time of day: the sun or the lamps. Others (fog, rain, blur) come at any time.
+LIGHT = ("dusk", "glare", "overexposure", "underexposure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,18 @@ class Footage:
         """What identifies the pixels, for memoised work."""
         clips = [(c.path.name, c.path.stat().st_size, c.start, n) for c, n in zip(self.clips, self.lengths, strict=True)]
         return repr((clips, self.drift, self.seed))
+
+    def daypart(self, frame: int) -> str:
+        """The time of day at a frame as its drift declares it: the kinds of light in force, or `day` under none of them; '' for a
+        stream that declares no change of the light."""
+        light = [spec for spec in self.drift if spec.kind in LIGHT]
+        now = sorted({spec.kind for spec in light if spec.strength_at(frame) > 0})
+        return "+".join(now) or ("day" if light else "")
+
+    def place(self, frame: int) -> str:
+        """Where the camera looks at a frame: the name of its clip's video. Clips of several videos are a camera that turns."""
+        ends = accumulate(self.lengths)
+        return next(clip.path.stem for clip, end in zip(self.clips, ends, strict=True) if frame < end)
 
     def load(self, indices: Iterable[int], *, longest_px: int) -> dict[int, np.ndarray]:
         """The wanted frames as uint8 (H, W, 3) RGB, longer side at most `longest_px`. One pass over each clip."""

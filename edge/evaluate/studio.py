@@ -44,6 +44,8 @@ LEAST_BUSY = 0.05
 #: A live box keeps a frame a second (`window.sample_fps`), so whoever looks at the first minute of a window has more to see than the
 #: candidates that were captured by then: so many frames more, of the first part of a window.
 EARLY, EARLY_FRAC = 8, 0.2
+#: Where a stream declares no change of the light, windows take turns: so many make a day.
+DAYPARTS = 3
 Log = Callable[[str], None]
 
 
@@ -180,6 +182,11 @@ class Studio:
         """First frame of a window and the first after it."""
         frames = self.footage[stream].frames
         return frames * window // self.options.windows, frames * (window + 1) // self.options.windows
+
+    def daypart_and_place(self, stream: str, window: int) -> tuple[str, str]:
+        """Labels of a window, as its middle frame has them. Time of day: what the stream declares, or which of the `DAYPARTS` it is."""
+        footage, middle = self.footage[stream], sum(self.bounds(stream, window)) // 2
+        return footage.daypart(middle) or f"part {window % DAYPARTS}", footage.place(middle)
 
     def judged(self, stream: str, window: int) -> list[tuple[float, int]]:
         """(position in the window 0-1, frame) of the evaluation frames, each in the middle of its stretch."""

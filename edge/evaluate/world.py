@@ -41,13 +41,14 @@ from scheduler.events import (
     KnobsMeasured,
     LabelDone,
     LookDone,
+    ModelsOffered,
     ProbeDone,
     ProfileDone,
     RetrainDone,
     SwapDone,
 )
 from scheduler.sim.driver import Work
-from scheduler.types import EpochReport, KnobProfile, ProfileTrial, RetrainConfig, WindowOutcome
+from scheduler.types import CachedModel, EpochReport, KnobProfile, ProfileTrial, RetrainConfig, Traits, WindowOutcome
 
 #: What was seen of a stream's rates is of as many windows as a plan's footage: this one and the one before.
 RATES_WINDOWS = 2
@@ -78,6 +79,15 @@ class Training:
     labels: int
     gpu_s: float
     held_out: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A model that a camera left in a window, for later windows of all cameras to choose (policy `cached`)."""
+
+    stream: str
+    window: int
+    model: CachedModel
 
 
 @dataclass(kw_only=True)
@@ -131,6 +141,9 @@ class EvaluateWorld:
         }
         self.timeline: dict[str, list[Stretch]] = {s: [] for s in studio.footage}
         self.record = Record()
+        self._traits: dict[tuple[str, int], Traits] = {}  # of windows that were labelled
+        self._left: list[Left] = []
+        self._offered_in = 0  # the window that was told what earlier ones left
         # Knobs that were profiled are those of the first scene; of others only a box knows that glances at them.
         turns = studio.options.engine.glances and not studio.task.wants_regions
         self._rates = {
@@ -181,7 +194,23 @@ class EvaluateWorld:
             self._rates[command.stream].turn_to(command.scene, self._options.window_s * (at_s // self._options.window_s))
         elif isinstance(command, ReportWindow):
             self.record.outcomes.append(command.outcome)
-        return [event for stream in self._rates for event in self._follow_rates(stream, at_s)]
+        rated = [event for stream in self._rates for event in self._follow_rates(stream, at_s)]
+        return [*rated, *self._offer_left(at_s)]
+
+    def _offer_left(self, at_s: float) -> list[Event]:
+        """Once a window: every camera may choose among what all cameras left in earlier ones, as the paper's cache is one of all its
+        cameras. All have one architecture and one task here."""
+        window = self._window_at(at_s)
+        before, self._offered_in = self._offered_in, window
+        if window == before or not self._left:
+            return []
+        return [
+            ModelsOffered(at_s=at_s, stream=stream, cached=self._choice(stream), offered=()) for stream in self._studio.footage
+        ]
+
+    def _choice(self, stream: str) -> tuple[CachedModel, ...]:
+        """Newest first; of one window, the camera's own before the others'."""
+        return tuple(left.model for left in sorted(self._left, key=lambda left: (-left.window, left.stream != stream)))
 
     def _follow_rates(self, stream: str, at_s: float) -> Iterator[Event]:
         """What the frames that came since the last look say of a stream's slower rates."""
@@ -304,12 +333,20 @@ class EvaluateWorld:
                 self.record.opened_with[key] = command.version
             if over and result.quality is not None:
                 self.record.labelled[key] = result.quality
+            self._traits[command.stream, command.window] = result.traits
             return LabelDone(
                 at_s=at_s, job=command.job, stream=command.stream, train=result.train, holdout=result.holdout,
-                quality=result.quality, gpu_s=cost, golden_gpu_s=golden_gpu_s if new else None, traits=result.traits,
+                quality=result.quality, gpu_s=cost, golden_gpu_s=golden_gpu_s if new else None,
+                # Of the window in progress, as live: nobody needs labels to know what time it is and where a camera looks.
+                traits=self._marked(result.traits, command.stream, self._window_at(begun_s)),
             )  # fmt: skip
 
         return Work(gpu_s=cost, finish=finish)
+
+    def _marked(self, traits: Traits, stream: str, window: int) -> Traits:
+        """With the window's time of day and place."""
+        daypart, place = self._studio.daypart_and_place(stream, window)
+        return replace(traits, daypart=daypart, place=place)
 
     def _profiling(self, command: StartProfiling) -> Work:
         n_train = len(self.samples.labelled(command.stream, [command.window], "train"))
@@ -387,6 +424,8 @@ class EvaluateWorld:
                     version=version, quality=quality, labels=n_train, gpu_s=total, held_out=self._held_out(command, version),
                 )
             )  # fmt: skip
+            if command.remote_s == 0:
+                self._leave(command, version, window)
             return RetrainDone(
                 at_s=at_s, job=command.job, stream=command.stream, candidate=version, gpu_s=total,
                 candidates=tuple((member, version) for member in command.members),
@@ -394,6 +433,11 @@ class EvaluateWorld:
 
         milestones = tuple((init_gpu_s + n * per_epoch, epoch(n)) for n in range(1, config.epochs))
         return Work(gpu_s=total, finish=finish, milestones=milestones)
+
+    def _leave(self, command: StartRetraining, version: str, window: int) -> None:
+        """Keeps a model for later windows, under what the window that it learned from was like."""
+        traits = self._marked(self._traits[command.stream, command.window], command.stream, command.window)
+        self._left.append(Left(stream=command.stream, window=window, model=CachedModel(name=version, traits=traits)))
 
     def _held_out(self, command: StartRetraining, version: str) -> float | None:
         """Quality of a trained model on the labels that its trials were judged by."""

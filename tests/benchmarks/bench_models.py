@@ -9,7 +9,8 @@ Quality: F1 at IoU 0.3 against labels of the golden detector (yolo26s@640) on fr
 frames that are not judged. tinydet knows rendered streets only, so it is judged on those, against what was rendered.
 --pruned adds the model with that part of its channels taken out, trained per video on the frames of calibration with the unpruned one
 as teacher (a minute of CPU per video), as `pruned` and `pruned-int8`; `retrained` is the unpruned one, trained on the same.
-Needs `../shared/data`, or --data.
+Detectors only: a classifier answers about crops, not about frames, and is refused.
+Needs `../shared/data`, or --data; rendered streets need nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 import psutil
 import torch
 
-from configs.errors import DriftboxError
+from configs.errors import DriftboxError, UsageError
 from models.compress.prune import pruned
 from models.detector import Detector
 from models.evaluate import MatchCounts, match_counts
@@ -39,8 +40,8 @@ from models.retrain import retrain
 from models.serving.base import Runtime
 from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
-from models.weights import FOLDER_VARIABLE
-from models.zoo import load_detector
+from models.weights import FOLDER_VARIABLE, is_path
+from models.zoo import DETECTION, entry_of, load_detector, split_size
 from scheduler.types import Detections, RetrainConfig
 from streams.rendered import RenderedScene, Schedule
 
@@ -141,6 +142,17 @@ def rendered_scenes(n_scenes: int, n_frames: int) -> list[Scene]:
     return scenes
 
 
+def check_is_detector(name: str) -> None:
+    """Raises UsageError for an unknown model and for one that is no detector. What a weights file holds is known once it is loaded."""
+    arch, _ = split_size(name)
+    task = DETECTION if is_path(arch) else entry_of(arch).task
+    if task != DETECTION:
+        raise UsageError(
+            f"{name} is a model for {task}, and what is judged here are boxes on whole frames",
+            subject=name, remedy=f"leave it out; `driftbox evaluate --task {task} --edge {name}` judges it by what it is asked",
+        )  # fmt: skip
+
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +228,7 @@ def f1_of(detector: Detector, scene: Scene, labels: Sequence[Detections]) -> Mat
 
 
 def bench(name: str, variants: Sequence[str], scenes: Sequence[Scene], asked: argparse.Namespace) -> list[Row]:
-    model = load_detector(name)
+    model = load_detector(name, task=DETECTION)
     rows = {variant: Row(model=name, variant=variant) for variant in variants}
     counts = {variant: MatchCounts() for variant in variants}
     agreed = {variant: MatchCounts() for variant in variants}
@@ -280,7 +292,7 @@ def print_targets(rows: Sequence[Row]) -> None:
         )
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--variants", default=",".join(VARIANTS))
@@ -290,14 +302,24 @@ def main() -> None:
     parser.add_argument("--pruned", type=float, default=0.0, help="part of the channels to take out")
     parser.add_argument("--epochs", type=int, default=10, help="of the training after pruning")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    asked = parser.parse_args(words)
+    names = asked.models.split(",")
     torch.set_num_threads(1)
-    if not (asked.data / "videos").is_dir():
+    if not all(map(is_rendered, names)) and not (asked.data / "videos").is_dir():
         parser.exit(3, f"no videos in {asked.data}: give --data\n")
     os.environ.setdefault(FOLDER_VARIABLE, str(asked.data / "weights"))
+    try:
+        measure(names, asked)
+    except UsageError as error:
+        parser.exit(error.exit_code, f"{error}\n")
+
+
+def measure(names: Sequence[str], asked: argparse.Namespace) -> None:
+    for name in names:
+        check_is_detector(name)
     variants = list(dict.fromkeys(["torch", *asked.variants.split(",")]))
     variants += ["retrained", "pruned", "pruned-int8"] if asked.pruned else []
-    rows = [row for name in asked.models.split(",") for row in bench(name, variants, scenes_for(name, asked), asked)]
+    rows = [row for name in names for row in bench(name, variants, scenes_for(name, asked), asked)]
     print_rows(rows)
     print_targets(rows)
     if asked.json:
@@ -307,8 +329,13 @@ def main() -> None:
 _SCENES: dict[bool, list[Scene]] = {}
 
 
+def is_rendered(name: str) -> bool:
+    """Whether a model is judged on rendered streets."""
+    return name.startswith("tinydet")
+
+
 def scenes_for(name: str, asked: argparse.Namespace) -> list[Scene]:
-    rendered = name.startswith("tinydet")
+    rendered = is_rendered(name)
     if rendered not in _SCENES:
         _SCENES[rendered] = (
             rendered_scenes(asked.videos, asked.frames)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from edge.costs import CostProfile
 from edge.evaluate.command import run_all
 from edge.evaluate.run import PolicyResult, engine_config
 from edge.evaluate.studio import EvaluateOptions, Studio
-from edge.footage import footage_of_videos
+from edge.footage import Footage, footage_of_videos
 from edge.memo import Memo
 from models.detector import Detector
 from models.fake import FakeDetector
@@ -42,15 +43,16 @@ def scripted_videos(folder: Path, count: int = 3, frames: int = 60) -> list[Path
 
 def scripted_studio(
     videos: list[Path], *, options: EvaluateOptions = OPTIONS, edge: Detector | None = None, memo: Memo | None = None,
-    costs: dict[str, float] = COSTS, retrain: tuple[RetrainConfig, ...] = RETRAIN,
+    costs: dict[str, float] = COSTS, retrain: tuple[RetrainConfig, ...] = RETRAIN, footage: Sequence[Footage] = (),
 ) -> Studio:  # fmt: skip
+    """footage: in place of the videos' own."""
     from dataclasses import replace
 
     profile = CostProfile(**costs, source="test")  # type: ignore[arg-type]
     ready = replace(options, engine=engine_config(options, profile, retrain))
     golden = FakeDetector(skill=1.0, arch="fake-golden")
-    footage = footage_of_videos(videos)
-    return Studio(footage, edge or FakeDetector(skill=0.4), golden, profile, ready, memo or Memo(), lambda text: None)
+    watched = footage or footage_of_videos(videos)
+    return Studio(watched, edge or FakeDetector(skill=0.4), golden, profile, ready, memo or Memo(), lambda text: None)
 
 
 def results_of(studio: Studio, policies: tuple[str, ...] = POLICIES) -> dict[str, PolicyResult]:

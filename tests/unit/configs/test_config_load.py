@@ -193,6 +193,12 @@ def test_the_defaults_of_the_rules_across_sections_are_those_of_the_schema() -> 
     assert {key: getattr(getattr(config, key[0]), key[1]) for key in DEFAULTS} == DEFAULTS
 
 
+def test_earlier_models_are_tried_unless_told_otherwise_and_cameras_share_a_retraining_only_when_told() -> None:
+    usual = BoxConfig().scheduler.reuse
+    assert (usual.enabled, usual.group) == (True, False)
+    assert parse_config("scheduler: {reuse: {group: true}}").scheduler.reuse.group is True
+
+
 def test_the_policies_are_those_of_the_registry() -> None:
     assert {*POLICIES, *FAMILIES} - {"cloud"} == set(POLICY_NAMES)
     assert set(CACHED_RULES) == set(RULES)

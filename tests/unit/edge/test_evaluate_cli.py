@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from edge import cli
+from models.tasks.classification import ClassificationTask
 from scheduler.trace import parse_trace
 from tests.support.evaluation import cost_file, scripted_videos
 from tests.support.fakes import put_fakes_in_the_zoo
+from tests.support.moving import ColourGolden, put_classifier_in_the_zoo, write_moving_video
 
 SMALL = ("--windows", "2", "--window-s", "200", "--label-frames", "8", "--judged-frames", "4", "--fps", "20")
 MODELS = ("--edge", "fake", "--golden", "fake-other")
@@ -91,6 +93,52 @@ def test_a_configuration_gives_its_retrainings_and_scheduler(call: Any, tmp_path
     code, out, err = call(*videos, *words, "--config", config)
     assert code == 0, err
     assert json.loads(out)["fixed_configs"] == {"high": "dearer", "low": "mine"}
+
+
+def test_switches_of_the_command_overrule_the_configuration_and_change_what_is_done(call: Any, tmp_path: Path) -> None:
+    config = tmp_path / "box.yaml"
+    config.write_text(
+        "cameras: [{id: a, url: 'rtsp://localhost/a'}]\n"
+        "scheduler: {drift: {enabled: true}, reuse: {enabled: true, group: true}}\n"
+        "models: {retrain: [{name: mine, epochs: 2}]}\n",
+        encoding="utf-8",
+    )
+    videos = scripted_videos(tmp_path, count=2, frames=40)
+    words = (*videos, *MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "thief-repeat", "--json")
+
+    def told(*switches: str | Path) -> tuple[tuple[bool, bool, bool], float]:
+        code, out, err = call(*words, *switches)
+        assert code == 0, err
+        answer = json.loads(out)
+        said = answer["options"]
+        return (said["drift"], said["reuse"], said["group"]), answer["policies"][0]["gpu_s_by_kind"]["look"]
+
+    off = ("--no-drift", "--no-reuse", "--no-group")
+    assert told()[0] == (False, False, False), "without a configuration"
+    assert told("--config", config)[0] == (True, True, True)
+    assert told("--config", config, *off) == ((False, False, False), 0.0), "nobody looks at a window"
+    for switch, on in (("--drift", (True, False, False)), ("--reuse", (False, True, False)), ("--group", (False, False, True))):
+        switches, look_gpu_s = told(*(word for word in off if word != f"--no-{switch[2:]}"), switch)
+        assert switches == on
+        assert look_gpu_s > 0
+
+
+def test_the_task_of_the_command_is_that_of_the_run(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_classifier_in_the_zoo(monkeypatch)
+    monkeypatch.setattr(ClassificationTask, "load_golden", lambda self, name, device="cpu": ColourGolden())
+    video = write_moving_video(tmp_path / "cam0.mp4", frames=60)
+    words = (video, *SMALL, "--costs", cost_file(tmp_path), "--policy", "no-retrain", "--json")
+    code, out, err = call(*words, "--edge", "colour-classifier", "--golden", "colour-golden", "--task", "classification")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert (answer["task"], answer["quality"], answer["edge"]) == ("classification", "accuracy", "colour-classifier")
+    assert 0 < answer["policies"][0]["mean_f1"] < 1
+    code, out, err = call(*words, "--edge", "colour-classifier", "--golden", "fake-other")
+    assert code == 2, "the usual task is detection, and this is no detector"
+    assert "colour-classifier" in out + err
+    code, out, err = call(*words, "--task", "clasification")
+    assert code == 2
+    assert "'clasification'" in out + err
 
 
 @pytest.mark.parametrize(

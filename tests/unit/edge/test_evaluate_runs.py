@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edge.evaluate import run
 from edge.evaluate.run import PolicyResult, result_json, run_policy
-from edge.evaluate.studio import Studio, StudioSamples
+from edge.evaluate.studio import DAYPARTS, Studio, StudioSamples
 from edge.evaluate.studio import Work as WorkDone
 from edge.evaluate.world import EvaluateWorld, Stretch
+from edge.footage import Clip, Footage, footage_of
 from edge.memo import Memo
 from models.detector import Detector
 from models.evaluate import MatchCounts
@@ -36,7 +38,9 @@ from scheduler.engine import BoxEngine
 from scheduler.events import BoxStarted, CameraAdded, KnobsMeasured, LabelDone, LookDone, ProbeDone
 from scheduler.sim.driver import VirtualDriver
 from scheduler.types import Detections, RetrainConfig
+from streams.drift import DriftSpec
 from tests.support.evaluation import COSTS, OPTIONS, POLICIES, results_of, scripted_studio, scripted_videos
+from tests.support.scripted_video import write_scripted_video
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +194,68 @@ def test_cached_trains_nothing_on_the_box_and_serves_models_of_earlier_windows(s
     ]
     assert served
     assert all(left[version] < window for _, version, window in served), "only what was there already can be chosen"
+
+
+#: (camera, window) -> whose model it took up, and the window that this had learned from.
+Picks = dict[tuple[str, int], tuple[str, int]]
+
+
+def picks(studio: Studio, policy: str) -> Picks:
+    world, driver = drive(studio, policy)
+    came = {t.version: (t.stream, t.window - 1) for t in world.record.trainings}
+    swaps = [(e.at_s, c) for e, cs in driver.log for c in cs if isinstance(c, SwapModel)]
+    found = {(c.stream, int(at_s // OPTIONS.window_s)): came[c.version] for at_s, c in swaps}
+    assert len(found) == len(swaps), "one choice a window"
+    assert all(learned < window - 1 for (_, window), (_, learned) in found.items()), "never what this very window leaves"
+    return found
+
+
+def five_windows(*footage: Footage) -> Studio:
+    return scripted_studio([], options=replace(OPTIONS, windows=5), footage=footage)
+
+
+def clip_of(folder: Path, name: str, **changes: Any) -> Clip:
+    return Clip(path=write_scripted_video(folder / f"{name}.mp4", change_every=3, **{"frames": 100, **changes}))
+
+
+def test_cached_by_the_time_of_day_takes_turns_with_windows_where_no_light_is_declared(tmp_path: Path) -> None:
+    """Three windows make a day: the first that comes again is the fourth, and in it the newest model is of another time."""
+    studio = five_windows(*(footage_of(n, [clip_of(tmp_path, n, first_seed=i)]) for i, n in enumerate("ab")))
+    assert DAYPARTS == 3
+    assert picks(studio, "cached(time)") == {(s, w): (s, w - 3) for s in "ab" for w in (3, 4)}
+
+
+def test_cached_by_the_time_of_day_goes_by_the_light_that_a_stream_declares(tmp_path: Path) -> None:
+    """`a` is in dusk in its third window only; the one model of such a window until then is `b`'s."""
+    faint = {"kind": "dusk", "strength": 0.001}  # declared; too weak to be seen
+    a = footage_of("a", [clip_of(tmp_path, "a")], [DriftSpec(start=40, end=60, **faint)])  # type: ignore[arg-type]
+    b = footage_of("b", [clip_of(tmp_path, "b", first_seed=9)], [DriftSpec(start=0, end=20, **faint)])  # type: ignore[arg-type]
+    assert [a.daypart(20 * w + 10) for w in range(5)] == ["day", "day", "dusk", "day", "day"]
+    found = picks(five_windows(a, b), "cached(time)")
+    assert found == {
+        ("a", 2): ("b", 0), ("a", 3): ("a", 1), ("a", 4): ("b", 2),
+        ("b", 2): ("a", 0), ("b", 3): ("b", 1), ("b", 4): ("b", 2),
+    }  # fmt: skip
+
+
+def test_cached_by_the_number_of_objects_takes_the_model_of_the_window_that_held_as_many(tmp_path: Path) -> None:
+    """Known of the last window: `a` shows 2, 10, 10, 2 objects in its first windows, `b` always 7."""
+    a = footage_of("a", [clip_of(tmp_path, "a", objects=(2, 10, 10, 2, 2))])
+    b = footage_of("b", [clip_of(tmp_path, "b", objects=(7,))])
+    found = picks(five_windows(a, b), "cached(count)")
+    assert found[("a", 2)] == ("b", 0), "10 objects are nearer to the 7 of the other camera than to its own 2"
+    assert found[("a", 3)] == ("a", 1)
+    assert found[("a", 4)] == ("a", 0), "not the newest"
+    assert {source for (stream, _), (source, _) in found.items() if stream == "b"} == {"b"}
+
+
+def test_cached_by_place_takes_the_newest_model_of_where_the_camera_looks(tmp_path: Path) -> None:
+    """A camera that turns: street, yard, yard, street, street."""
+    street, yard = clip_of(tmp_path, "street"), clip_of(tmp_path, "yard", first_seed=9)
+    clips = [replace(street, stop=20), replace(yard, stop=40), replace(street, start=20, stop=60)]
+    turning = footage_of("a", clips)
+    assert [turning.place(20 * w + 10) for w in range(5)] == ["street", "yard", "yard", "street", "street"]
+    assert picks(five_windows(turning), "cached(place)") == {("a", 3): ("a", 0)}, "the fourth window's is the only other"
 
 
 @pytest.mark.parametrize("policy", ["thief-repeat", "uniform(long,30)"])

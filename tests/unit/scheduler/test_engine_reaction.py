@@ -407,6 +407,29 @@ def test_a_window_can_leave_a_model_that_only_later_ones_choose() -> None:
     assert [c.version for c in later if isinstance(c, SwapModel)] == ["a-9"]
 
 
+def test_what_a_window_leaves_is_not_chosen_in_it_where_a_second_plan_is_made() -> None:
+    """The label that matches comes with the model that the camera itself has just left."""
+    engine = BoxEngine(replace(CONFIG, policy="cached(time)", leave_models=True))
+    kept = {"a": (), "b": (CachedModel(name="b-3", traits=Traits(daypart="night")),)}
+    for camera, models in kept.items():
+        engine.handle(CameraAdded(at_s=0, stream=camera, knobs=KNOBS, version=f"{camera}-0", cached=models))
+    commands = engine.handle(BoxStarted(at_s=0, window=1))
+    for camera in kept:
+        job = f"{camera}/label/1"
+        commands = engine.handle(
+            LabelDone(
+                at_s=10, job=job, stream=camera, train=12, holdout=8, quality=0.5, gpu_s=8.0, traits=Traits(daypart="night")
+            )  # fmt: skip
+        )
+    jobs = {c.stream: c.job for c in commands if isinstance(c, StartRetraining)}
+    assert [c.version for c in commands if isinstance(c, SwapModel)] == ["b-3"]
+    assert set(jobs) == {"a", "b"}
+    engine.handle(RetrainDone(at_s=12, job=jobs["a"], stream="a", candidate="a-1", gpu_s=0.0))
+    again = engine.handle(SwapDone(at_s=13, stream="b", version="b-3"))
+    assert plans(again), "a second plan"
+    assert not [c for c in again if isinstance(c, SwapModel)]
+
+
 # --- a cloud ----------------------------------------------------------------------------------------------------------
 
 
