@@ -18,19 +18,37 @@ from configs.units import CLASSES
 #: Entry point group of the transforms that installed packages bring.
 GROUP = "driftbox.transforms"
 
+#: No knob has a number so large.
+KNOB_BELOW = 1e6
+
 #: What a scene may hold beside its frame.
 REGIONS, DETECTIONS, TRACKS = "regions", "detections", "tracks"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnobFacts:
-    """A knob as a transform offers it: values, the default first; best: which of its values the golden configuration has."""
+    """A knob as a transform offers it: values, the default first; best: which of its values the golden configuration has.
+
+    kind: what an operator may give it: a whole number or any number, from `least` on; a text; or one of `values` only (listed)."""
 
     name: str
     values: tuple[str | int | float | bool, ...]
     text: str
+    kind: Literal["whole", "number", "text", "listed"]
+    least: int = 0
     unit: str = ""
     best: Literal["first", "largest", "smallest"] = "first"
+
+    def wrong(self, value: object) -> str:
+        """What is wrong with a value that is to be allowed, in words; '' for nothing."""
+        if self.kind == "listed":
+            return "" if value in self.values else f"must be one of: {', '.join(map(str, self.values))}; not {value!r}"
+        if self.kind == "text":
+            return "" if isinstance(value, str) else f"must be text, not {value!r}"
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value >= self.least
+        if number and (self.kind == "number" or isinstance(value, int)):
+            return ""
+        return f"must be a {'whole ' if self.kind == 'whole' else ''}number from {self.least} on, not {value!r}"
 
     def golden(self, values: Sequence[Any]) -> Any:
         """The best of `values`, which an operator may have chosen. 0 stands for all there is, so it is the largest."""
@@ -52,17 +70,19 @@ class TransformFacts:
     gives: tuple[str, ...] = ()
 
 
-_MODEL = KnobFacts(name="model", values=("",), text="Known name or weights file; empty: the camera's own, which learns.")
+_MODEL = KnobFacts(
+    name="model", values=("",), kind="text", text="Known name or weights file; empty: the camera's own, which learns."
+)
 
 TRANSFORMS: dict[str, TransformFacts] = {
     "decode": TransformFacts(
         text="The camera's frames, at a rate and a resolution.", inputs=(0, 0),
         knobs=(
             KnobFacts(
-                name="fps", values=(0, 5, 2, 1), unit="frames/s", best="largest", text="Most frames taken; 0: every one."
+                name="fps", values=(0, 5, 2, 1), kind="number", unit="frames/s", best="largest", text="Most frames taken; 0: every one."
             ),
             KnobFacts(
-                name="height_px", values=(0, 480, 360, 240), unit="px", best="largest",
+                name="height_px", values=(0, 480, 360, 240), kind="whole", unit="px", best="largest",
                 text="Height they are reduced to; 0: as they come.",
             ),
         ),
@@ -71,7 +91,8 @@ TRANSFORMS: dict[str, TransformFacts] = {
         text="What moves.", params=("memory_s", "max_regions"), gives=(REGIONS,),
         knobs=(
             KnobFacts(
-                name="work_px", values=(320, 160), unit="px", best="largest", text="Longer side of the copy that is looked at."
+                name="work_px", values=(320, 160), kind="whole", least=16, unit="px", best="largest",
+                text="Longer side of the copy that is looked at.",
             ),
         ),
     ),
@@ -80,7 +101,7 @@ TRANSFORMS: dict[str, TransformFacts] = {
         knobs=(
             _MODEL,
             KnobFacts(
-                name="height_px", values=(0,), unit="px", best="largest",
+                name="height_px", values=(0,), kind="whole", unit="px", best="largest",
                 text="Height of the picture that the model gets; 0: as decoded.",
             ),
         ),
@@ -90,7 +111,7 @@ TRANSFORMS: dict[str, TransformFacts] = {
         knobs=(
             _MODEL,
             KnobFacts(
-                name="crop_limit", values=(32, 16, 8, 4), unit="crops", best="largest",
+                name="crop_limit", values=(32, 16, 8, 4), kind="whole", least=1, unit="crops", best="largest",
                 text="Most crops of a frame, the largest first.",
             ),
         ),
@@ -99,7 +120,10 @@ TRANSFORMS: dict[str, TransformFacts] = {
         text="Which detections are one object over time.", params=("lost_s", "start_score", "min_frames"), needs=(DETECTIONS,),
         gives=(TRACKS,),
         knobs=(
-            KnobFacts(name="association", values=("bytetrack", "ocsort", "sort"), text="How detections are joined to tracks."),
+            KnobFacts(
+                name="association", values=("bytetrack", "ocsort", "sort"), kind="listed",
+                text="How detections are joined to tracks.",
+            ),
         ),
     ),
     "count": TransformFacts(
@@ -116,7 +140,8 @@ TRANSFORMS: dict[str, TransformFacts] = {
         text="Text in zones.", params=("zones", "score_min"),
         knobs=(
             KnobFacts(
-                name="every", values=(1, 5, 25), unit="frames", best="smallest", text="Every how-many-th frame is read."
+                name="every", values=(1, 5, 25), kind="whole", least=1, unit="frames", best="smallest",
+                text="Every how-many-th frame is read.",
             ),
         ),
     ),
@@ -294,15 +319,26 @@ def _of_node(entry: Mapping[str, Any], place: str, node: Mapping[str, Any]) -> I
                 f"{place}.params.{param}",
                 f"{name} has no parameter {param}{_near(param, facts.params)}; known: {known_params}",
             )
-    for knob in node["knobs"]:
+    for knob, values in node["knobs"].items():
         names = tuple(k.name for k in facts.knobs)
         if knob not in names:
             yield f"{place}.knobs.{knob}", f"{name} has no knob {knob}{_near(knob, names)}; known: {', '.join(names) or 'none'}"
+        elif wrong := _wrong_choice(facts, knob, values):
+            yield f"{place}.knobs.{knob}", wrong
     yield from _of_named(entry, place, node)
     for param, value in node["params"].items():
         wrong = _wrong_value(param, value)
         if param in facts.params and wrong:
             yield f"{place}.params.{param}", wrong
+
+
+def _wrong_choice(facts: TransformFacts, knob: str, values: object) -> str:
+    """What is wrong with the values that a knob of a built-in transform is allowed; '' for nothing, and for what the schema reports:
+    what is no list, and numbers that no knob can have."""
+    [known] = (k for k in facts.knobs if k.name == knob)
+    listed = values if isinstance(values, list | tuple) else ()
+    possible = [value for value in listed if not isinstance(value, int | float) or 0 <= value < KNOB_BELOW]
+    return next((wrong for value in possible if (wrong := known.wrong(value))), "")
 
 
 def _wrong_value(param: str, value: object) -> str:
@@ -382,7 +418,7 @@ def _of_needs(nodes: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[str, st
 def _of_values(entry: Mapping[str, Any], nodes: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str]]:
     """`knobs` of the query: `node.knob`."""
     by_id = {node["id"]: node for _, node in nodes}
-    for path in entry.get("knobs") or {}:
+    for path, values in (entry.get("knobs") or {}).items():
         id, _, knob = str(path).partition(".")
         if id not in by_id:
             yield (
@@ -394,6 +430,8 @@ def _of_values(entry: Mapping[str, Any], nodes: Sequence[tuple[str, dict[str, An
         names = tuple(k.name for k in facts.knobs) if facts else ()
         if facts and knob not in names:
             yield f"knobs.{path}", f"{id} has no knob {knob!r}{_near(knob, names)}; known: {', '.join(names) or 'none'}"
+        elif facts and (wrong := _wrong_choice(facts, knob, values)):
+            yield f"knobs.{path}", wrong
 
 
 def _near(word: str, known: Sequence[str]) -> str:

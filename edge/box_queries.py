@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import StorageError, UsageError, redact
 from edge.box_status import node_view, query_view
-from edge.profiler.profile import CameraProfile, MeasuredOption, knob_name, read_profile
+from edge.profiler.profile import CameraProfile, MeasuredOption, live_options, read_profile
 from edge.queries.base import QuerySpec, Setting
 from edge.queries.live import QueryReport
 from edge.queries_view import (
@@ -157,9 +157,8 @@ def _camera_profile(stored: _Stored | None, knob: str | None) -> ProfileView | N
         return None
     profile = stored.profile
     # A live camera turns rate and height only: of several settings with the same name the one that serves is in force.
-    serving = [o for o in profile.options if all(o.setting.get(k, v) == v for k, v in profile.serving.items())]
-    current = next((o.name for o in serving if knob and o.fps > 0 and knob_name(o.fps, profile.fps, o.height_px) == knob), None)
-    return _profile_view(stored.version, profile, current)
+    current = live_options(profile).get(knob or "")
+    return _profile_view(stored.version, profile, current.name if current is not None else None)
 
 
 def _query_profile(stored: _Stored | None, setting: Setting) -> ProfileView | None:

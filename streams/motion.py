@@ -19,6 +19,8 @@ import numpy as np
 _MOVING = 255
 #: What is new may weigh so much in one frame: from 0.1 on (1 - MOG2's background ratio) it would be background at first sight.
 _RATE_MAX = 0.05
+#: What lies so near to something that moves, in pixels of the smaller copy, is not taken for background when a larger copy begins.
+_NEAR_PX = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,9 @@ class MotionOptions:
 class Motion:
     """The moving regions of one camera's frames, in order of time. Not thread-safe. The same frames give the same regions.
 
+    options: may be replaced between two frames. When pictures, or the copies that are looked at, have another size and the same shape,
+    what was learnt goes on; another shape is another picture.
+
     cut: regions left out so far because there were more than `max_regions`; relearnt: how often the light changed at once."""
 
     def __init__(self, options: MotionOptions | None = None) -> None:
@@ -65,6 +70,15 @@ class Motion:
     def reset(self) -> None:
         """Forgets the background: the next frames are learnt before anything moves again."""
         self._model = None
+
+    def fork(self) -> Motion:
+        """Another one that goes on from what this one has learnt. Of each pixel's background it knows the middle; how much it varies is
+        learnt anew."""
+        twin = Motion(self.options)
+        twin.cut, twin.relearnt = self.cut, self.relearnt
+        twin._size_px, twin._seen, twin._last_s, twin._interval_s = self._size_px, self._seen, self._last_s, self._interval_s
+        twin._model = None if self._model is None else self._begun_from(self._model.getBackgroundImage())
+        return twin
 
     def find(self, image: np.ndarray, *, at_s: float) -> np.ndarray:
         """The regions that move in `image`, uint8 (H, W, 3), taken at `at_s` (any clock that rises).
@@ -85,15 +99,31 @@ class Motion:
     # --- the background -----------------------------------------------------------------------------------------------
 
     def _begin(self, small: np.ndarray, at_s: float) -> None:
-        """A new background where the old one says nothing of this frame."""
+        """A new background where the old one says nothing of this frame; one of the frame's size that goes on from it where it does."""
         elapsed_s = at_s - self._last_s
         size_px = (small.shape[1], small.shape[0])
         long_gap = elapsed_s > max(self.options.gap_s, 5 * self._interval_s)
-        if self._model is None or size_px != self._size_px or elapsed_s < 0 or long_gap:
-            self._model = cv2.createBackgroundSubtractorMOG2(varThreshold=self.options.threshold, detectShadows=True)
+        if self._model is None or not _same_shape(size_px, self._size_px) or elapsed_s < 0 or long_gap:
+            self._model = self._new_model()
             # A camera looked at once a minute has gaps only: the gap itself is its interval until the next frame says better.
             self._interval_s = max(0.0, elapsed_s) if long_gap else 0.0
             self._size_px, self._seen, self._last_s = size_px, 0, at_s
+        elif size_px != self._size_px:
+            self._model = self._begun_from(_background_for(small, self._model))
+            self._size_px = size_px
+
+    def _new_model(self) -> cv2.BackgroundSubtractorMOG2:
+        return cv2.createBackgroundSubtractorMOG2(varThreshold=self.options.threshold, detectShadows=True)
+
+    def _begun_from(self, background: np.ndarray) -> cv2.BackgroundSubtractorMOG2:
+        """A model that has learnt this picture. How much its pixels vary is not known: the most that may be is taken to be usual at
+        first, for with OpenCV's own guess the noise of a real camera would move."""
+        model = self._new_model()
+        usual = model.getVarInit()
+        model.setVarInit(model.getVarMax())
+        model.apply(background, learningRate=1.0)
+        model.setVarInit(usual)
+        return model
 
     def _changed(self, small: np.ndarray, at_s: float) -> np.ndarray:
         """OpenCV's mask, uint8 (h, w): 0 background, 127 shadow, 255 moving; the background learns the frame."""
@@ -162,6 +192,26 @@ def _groups(touching: np.ndarray) -> np.ndarray:
 
 def _hull(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
+
+
+def _same_shape(size_px: tuple[int, int], other_px: tuple[int, int]) -> bool:
+    """Whether sizes (width, height) are those of one picture, but for what rounding does to them."""
+    if not max(other_px):
+        return False
+    scale = max(size_px) / max(other_px)
+    return all(abs(scale * other - size) <= (1 + scale) / 2 for size, other in zip(size_px, other_px, strict=True))
+
+
+def _background_for(small: np.ndarray, model: cv2.BackgroundSubtractorMOG2) -> np.ndarray:
+    """The background of `model` in the size of `small`, uint8 (h, w, 3). A larger one has edges that the smaller never saw: these come
+    from `small`, where nothing moves in it."""
+    known = model.getBackgroundImage()
+    size_px = (small.shape[1], small.shape[0])
+    if small.size <= known.size:
+        return cv2.resize(known, size_px, interpolation=cv2.INTER_AREA)
+    mask = model.apply(cv2.resize(small, (known.shape[1], known.shape[0]), interpolation=cv2.INTER_AREA), learningRate=0.0)
+    moving = cv2.resize(cv2.dilate(mask, _ellipse(2 * _NEAR_PX + 1)), size_px, interpolation=cv2.INTER_NEAREST)
+    return np.where(moving[:, :, None] > 0, cv2.resize(known, size_px), small)
 
 
 def _ellipse(size_px: int) -> np.ndarray:

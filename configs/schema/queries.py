@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
-from configs.queries import TEMPLATES
+from configs.queries import KNOB_BELOW, TEMPLATES
 from configs.schema.base import Section, checked_id, setting
 from configs.units import CLASSES
 
@@ -137,7 +137,7 @@ def checked_knobs(knobs: dict[str, tuple[KnobValue, ...]]) -> dict[str, tuple[Kn
     for name, values in knobs.items():
         if not values or len({(type(v) is bool, v) for v in values}) != len(values):
             raise PydanticCustomError("knob", "knob {name} needs values, each once", {"name": name})
-        if any(isinstance(v, int | float) and not 0 <= v < 1e6 for v in values):
+        if any(isinstance(v, int | float) and not 0 <= v < KNOB_BELOW for v in values):
             raise PydanticCustomError("knob", "knob {name} has a value outside 0 to 1000000", {"name": name})
     return knobs
 

@@ -8,13 +8,14 @@ GPU, or a core on CPU lanes), `cpu_s` beside it (decoding among it). Both are se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import StorageError
+from edge.profiler.chain import CROPS
 from scheduler.types import KnobProfile
 from scheduler.videostorm.search import pareto as front_of
 
@@ -24,6 +25,8 @@ USUAL_FPS = 5.0
 HEADROOM = 1.15
 #: Rates nearer than this to each other are one.
 SAME_RATE_FRAC = 0.02
+#: Knobs that no live box turns, and what it serves with, also where a profile does not say so: it shows its model every region.
+NEVER_TURNED = {CROPS: 0}
 
 KnobValue = str | int | float | bool
 
@@ -84,7 +87,7 @@ class CameraProfile(_Part):
     accuracy; source: where the clip came from; fps: the full rate; watched_fps: at which the camera is to be
     watched (a clip may have less); options: all that were measured, dearest first; machine, device:
     where; assumed: what was not measured but taken from elsewhere, in words; serving: values of the knobs that a live box cannot turn,
-    as it serves now."""
+    as it serves now (beside `NEVER_TURNED`)."""
 
     schema_version: Literal[1] = 1
     camera: str
@@ -155,10 +158,9 @@ class Menu:
 
 
 def menu_of(profile: CameraProfile) -> Menu | None:
-    """What a live box can carry out of a profile: settings of the model and form that serve, on their own Pareto front (of the
-    share
-    that they need of the device). None: nothing usable, since nothing was found, or no rate is known."""
-    usable = [o for o in profile.options if o.fps > 0 and o.device_s > 0 and _serves(o, profile.serving)]
+    """What a live box can carry out of a profile: `live_options` on their own Pareto front (of the share that they need of the device).
+    None: nothing usable, since nothing was found, or no rate is known."""
+    usable = live_options(profile).values()
     best = max((o.quality for o in usable), default=0.0)
     if best <= 0:
         return None
@@ -174,8 +176,16 @@ def menu_of(profile: CameraProfile) -> Menu | None:
     )  # fmt: skip
 
 
-def _serves(option: MeasuredOption, serving: Mapping[str, KnobValue]) -> bool:
-    return all(option.setting.get(knob, value) == value for knob, value in serving.items())
+def live_options(profile: CameraProfile) -> dict[str, MeasuredOption]:
+    """What a live box can turn to from what serves, by the name of its knobs, by which a box tells settings apart: of several with one
+    name the best, and of equally good ones the cheapest."""
+    serving = {**NEVER_TURNED, **profile.serving}
+    kept: dict[str, MeasuredOption] = {}
+    for option in sorted(profile.options, key=lambda o: (-o.quality, o.device_s)):
+        served = all(option.setting.get(knob, value) == value for knob, value in serving.items())
+        if served and option.fps > 0 and option.device_s > 0:
+            kept.setdefault(knob_name(option.fps, profile.fps, option.height_px), option)
+    return kept
 
 
 def knob_name(fps: float, full_fps: float, height_px: int) -> str:

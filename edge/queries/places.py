@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.errors import UsageError
 from configs.units import CLASSES
 from edge.queries import tracker_state
 from edge.queries.base import BaseTransform, KnobValue, Scene, Told, Tools
@@ -152,7 +153,10 @@ class Track(BaseTransform):
             )
         if association == "ocsort":
             return trackers.OCSORTTracker(high_conf_det_threshold=start_score, **usual)
-        return trackers.SORTTracker(track_activation_threshold=start_score, **usual)
+        if association == "sort":
+            return trackers.SORTTracker(track_activation_threshold=start_score, **usual)
+        known = ", ".join(map(str, self.knobs[0].values))
+        raise UsageError(f"track has no association {association!r}", subject="track", remedy=f"known: {known}")
 
     def _our_numbers(self, own: np.ndarray, found: Detections, at_s: float) -> np.ndarray:
         """int64 (N,): our number of each detection, -1 without one. own: the tracker's."""

@@ -82,18 +82,18 @@ class MotionRegions(BaseTransform):
         return scene.with_(regions=scaled(found, _size(scene.image), scene.size_px))
 
     def update(self, knob: str, value: KnobValue) -> None:
-        """Another size of the copy needs another background; the same value keeps it."""
-        if self.values[knob] != value:
-            super().update(knob, value)
-            self._motion = Motion(self._options())
+        """The background goes on in the new size of the copy."""
+        super().update(knob, value)
+        self._motion.options = self._options()
 
     def reset(self) -> None:
         self._motion.reset()
 
     def fork(self) -> Transform:
-        """Without the background, which cannot be copied: it is learnt anew, as after a change of the light."""
+        """With the background; OpenCV's model itself cannot be copied."""
         twin = MotionRegions(self.given, self.tools)
-        twin.update("work_px", self.values["work_px"])
+        twin.values = dict(self.values)
+        twin._motion = self._motion.fork()
         return twin
 
     def _options(self) -> MotionOptions:

@@ -149,6 +149,64 @@ def test_what_is_wrong_is_named_with_its_path(query: str, path: str, says: str) 
     assert "(line 6)" in found[path]
 
 
+#: (node, knob, what it may not be, what is said of it)
+BAD_KNOBS = [
+    ("decode", "fps", "fast", "must be a number from 0 on, not 'fast'"),
+    ("decode", "fps", "true", "must be a number from 0 on, not True"),
+    ("decode", "fps", "null", "must be a number from 0 on, not None"),
+    ("decode", "height_px", "tall", "must be a whole number from 0 on, not 'tall'"),
+    ("decode", "height_px", "0.5", "must be a whole number from 0 on, not 0.5"),
+    ("decode", "height_px", "'480'", "must be a whole number from 0 on, not '480'"),
+    ("motion", "work_px", "8", "must be a whole number from 16 on, not 8"),
+    ("motion", "work_px", "wide", "must be a whole number from 16 on, not 'wide'"),
+    ("detect", "model", "8", "must be text, not 8"),
+    ("detect", "height_px", "true", "must be a whole number from 0 on, not True"),
+    ("classify", "model", "true", "must be text, not True"),
+    ("classify", "crop_limit", "0", "must be a whole number from 1 on, not 0"),
+    ("classify", "crop_limit", "few", "must be a whole number from 1 on, not 'few'"),
+    ("track", "association", "bytetack", "must be one of: bytetrack, ocsort, sort; not 'bytetack'"),
+    ("track", "association", "1", "must be one of: bytetrack, ocsort, sort; not 1"),
+    ("read", "every", "0", "must be a whole number from 1 on, not 0"),
+    ("read", "every", "0.5", "must be a whole number from 1 on, not 0.5"),
+    ("read", "every", "true", "must be a whole number from 1 on, not True"),
+]
+BEFORE = {
+    "decode": "", "motion": "{transform: decode}, ", "detect": "{transform: decode}, ", "read": "{transform: decode}, ",
+    "classify": "{transform: decode}, {transform: motion}, ", "track": "{transform: decode}, {transform: detect}, ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "knob", "value", "says"), BAD_KNOBS)
+def test_a_value_that_a_knob_cannot_have_is_refused_wherever_it_stands(node: str, knob: str, value: str, says: str) -> None:
+    """Also behind good ones: a box that is short of compute would turn to it at some time."""
+    good = TRANSFORMS[node].knobs[[k.name for k in TRANSFORMS[node].knobs].index(knob)].values[0]
+    values = f"[{good!r}, {value}]"
+    by_node = f"{{name: a, nodes: [{BEFORE[node]}{{transform: {node}, knobs: {{{knob}: {values}}}}}]}}"
+    by_query = f"{{name: a, nodes: [{BEFORE[node]}{{transform: {node}}}], knobs: {{{node}.{knob}: {values}}}}}"
+    at = BEFORE[node].count("transform")
+    assert problems_of(by_node)[f"[0].nodes[{at}].knobs.{knob}"] == f"{says} (line 6)"
+    assert problems_of(by_query)[f"[0].knobs.{node}.{knob}"] == f"{says} (line 6)"
+
+
+def test_every_knob_of_a_built_in_transform_takes_its_own_values_and_was_tried_with_bad_ones() -> None:
+    knobs = {(name, knob.name): knob for name, facts in TRANSFORMS.items() for knob in facts.knobs}
+    assert set(knobs) == {(node, knob) for node, knob, _, _ in BAD_KNOBS}
+    assert all(knob.wrong(value) == "" for knob in knobs.values() for value in knob.values)
+
+
+def test_a_rate_may_be_a_fraction_and_a_model_any_name() -> None:
+    [decode, detect, _] = nodes_of("{name: a, template: count, knobs: {decode.fps: [0.5, 0], detect.height_px: [480]}}")
+    assert decode["knobs"] == {"fps": (0.5, 0)}
+    assert detect["knobs"] == {"height_px": (480,)}
+    assert TRANSFORMS["detect"].knobs[0].wrong("/models/own.pt") == ""
+
+
+def test_knobs_of_a_packages_transform_are_its_own_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("configs.queries.known_transforms", lambda: (*TRANSFORMS, "blur"))
+    [_, blur] = nodes_of("{name: a, nodes: [{transform: decode}, {transform: blur, knobs: {every: [0, often]}}]}")
+    assert blur["knobs"] == {"every": (0, "often")}
+
+
 CASCADE = "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: classify}, {transform: count}]}"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import JobError, StorageError
-from edge.profiler.chain import Space, heights_for
+from edge.profiler.chain import CROPS, Space, heights_for
 from edge.profiler.graph import Ran
 from edge.profiler.live import LiveMenu, Profiles, Watching
 from edge.profiler.measure import GoldenJudge, LabelJudge, held, told_quality
@@ -23,6 +23,7 @@ from edge.profiler.profile import (
     MeasuredOption,
     ProfilingCost,
     knob_name,
+    live_options,
     menu_of,
     pareto,
     read_profile,
@@ -35,6 +36,7 @@ from models.tasks.base import Scoring
 from models.tasks.classification import CLASSIFICATION
 from models.tasks.detection import DETECTION
 from scheduler.types import Detections, Frame
+from scheduler.videostorm.types import Option, Query, Utility
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
 
@@ -181,6 +183,45 @@ def test_a_menu_holds_what_a_live_box_can_turn() -> None:
         ("every", 1.0, 5.0, 0, 12.0), ("1/2", 0.875, 2.5, 0, 12.0)
     ]  # the lower picture costs more than the lower rate and is worse  # fmt: skip
     assert menu.knobs[0].demand_pct == pytest.approx(100 * 1.15 * 0.1)
+
+
+def cropped(crops: int, quality: float, device_s: float, *, stride: int = 1) -> MeasuredOption:
+    """What is measured of a camera that classifies what moves: at most so many regions of a frame, 0 all."""
+    whole = option(stride, quality, device_s=device_s)
+    return whole.model_copy(update={"name": f"{whole.name} crops={crops}", "setting": {**whole.setting, CROPS: crops}})
+
+
+CROPPED = profile(
+    *(cropped(crops, q / stride**0.5, d / stride, stride=stride)
+      for stride in (1, 2) for crops, q, d in ((0, 0.9, 0.3), (8, 0.8, 0.2), (4, 0.6, 0.1))),
+    task="classification",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("serving", [CROPPED.serving, CROPPED.serving | {CROPS: 0}])
+def test_a_live_box_is_not_offered_the_crops_that_it_cannot_turn(serving: dict[str, Any]) -> None:
+    """Also out of profiles that were stored without a word on crops."""
+    menu = menu_of(CROPPED.model_copy(update={"serving": serving}))
+    assert menu is not None
+    assert [(k.name, k.demand_pct) for k in menu.knobs] == [
+        ("every", pytest.approx(100 * 1.15 * 0.3)), ("1/2", pytest.approx(100 * 1.15 * 0.15))
+    ]  # fmt: skip
+    options = tuple(Option(name=k.name, demand_pct=k.demand_pct, quality=k.quality_frac) for k in menu.knobs)
+    assert len(Query(id="gate", options=options, utility=Utility()).options) == 2  # two of one name would be refused
+
+
+def test_a_profile_of_fewer_crops_alone_gives_no_menu() -> None:
+    assert menu_of(profile(cropped(8, 0.8, 0.2), cropped(4, 0.6, 0.1))) is None
+
+
+def test_of_several_settings_with_one_name_the_best_counts_at_the_least_it_needs() -> None:
+    """All of these are `every`, whatever knobs nobody has said to be served otherwise."""
+    points = ((0.7, 0.05), (0.9, 0.3), (0.9, 0.2), (0.8, 0.1))
+    found = profile(*(option(1, q, device_s=d, model=f"m{i}") for i, (q, d) in enumerate(points)), serving={})
+    menu = menu_of(found)
+    assert menu is not None
+    assert [(k.name, k.quality_frac, k.demand_pct) for k in menu.knobs] == [("every", 1.0, pytest.approx(100 * 1.15 * 0.2))]
+    assert live_options(found)["every"].setting["answer.model"] == "m2"
 
 
 def test_headroom_is_that_of_default_profiles() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import EnvironmentLacking
+from configs.errors import EnvironmentLacking, UsageError
 from configs.units import NOTHING
 from edge.queries.base import KnobValue, NodeSpec, Scene, Tools, Transform, scene_of
 from edge.queries.registry import build_node
@@ -115,20 +115,29 @@ def test_regions_of_the_camera_are_taken_as_they_are() -> None:
     assert found.regions is scene.regions
 
 
-def test_motion_keeps_its_background_while_its_knob_stays() -> None:
-    motion = made("motion")
+def regions_of(transform: Transform, scene: Scene) -> np.ndarray:
+    [found] = given_of(transform, [scene])
+    assert found.regions is not None
+    return found.regions
+
+
+def test_motion_keeps_its_background_when_its_knob_changes_and_in_a_fork() -> None:
+    motion, always = made("motion"), made("motion")
     frames = moving_frames(30)
     given_of(motion, frames[:20])
-    motion.update("work_px", 320)
-    [found] = given_of(motion, frames[20:21])
-    assert found.regions is not None
-    assert len(found.regions)
-    motion.update("work_px", 160)  # another size is learnt anew
-    [found] = given_of(motion, frames[21:22])
-    assert found.regions is not None
-    assert not len(found.regions)
+    given_of(always, frames[:20])
+    for at, work_px in ((20, 320), (21, 160), (22, 320)):
+        motion.update("work_px", work_px)
+        wanted = regions_of(always, frames[at])
+        found = regions_of(motion, frames[at])
+        assert abs(len(found) - len(wanted)) <= 1, f"at {work_px} px what moves is seen at once, and no more than that"
+        assert found[:, 2:].max() > 160, "in px of the picture"
+    motion.update("work_px", 160)
     twin = motion.fork()
-    assert len(given_of(twin, frames[22:24])) == 2
+    assert abs(len(regions_of(twin, frames[23])) - len(regions_of(always, frames[23]))) <= 1
+    twin.reset()
+    assert not len(regions_of(twin, frames[24]))
+    assert len(regions_of(motion, frames[24])), "the other one has not forgotten"
 
 
 # --- detect -----------------------------------------------------------------------------------------------------------
@@ -259,6 +268,13 @@ def test_tracks_go_on_when_the_association_changes() -> None:
         assert after[-1].track_ids is not None
         assert before[-1].track_ids is not None
         assert after[-1].track_ids.tolist() == before[-1].track_ids.tolist()
+
+
+def test_an_association_that_there_is_not_is_refused_and_no_other_takes_its_place() -> None:
+    track = made("track", association="bytetack")
+    with pytest.raises(UsageError, match="no association 'bytetack'") as caught:
+        track.process(seen_at(0, at_centre(60, 60)), [])
+    assert caught.value.remedy == "known: bytetrack, ocsort, sort"
 
 
 def test_a_number_is_never_used_again() -> None:

@@ -130,6 +130,73 @@ def test_another_size_begins_anew_a_larger_picture_of_the_same_shape_does_not() 
     assert len(motion.find(board(100)[:, :200], at_s=now_s + 0.2)) == 0
 
 
+def noisy_scene(kind: str, frames: int) -> list[np.ndarray]:
+    """A rendered scene as a cheap camera sees it."""
+    scene, rng = RenderedScene(kind, 101), np.random.default_rng(1)
+    images = [scene.render(i / FPS)[0] for i in range(frames)]
+    return [np.clip(image + rng.normal(0, 8, image.shape), 0, 255).astype(np.uint8) for image in images]
+
+
+@pytest.mark.parametrize(("before_px", "after_px"), [(320, 160), (160, 320), (320, 64)])
+def test_what_was_learnt_goes_on_in_a_copy_of_another_size(before_px: int, after_px: int) -> None:
+    motion = Motion(MotionOptions(work_px=before_px))
+    now_s = watched(motion)
+    motion.options = MotionOptions(work_px=after_px)
+    (region,) = motion.find(board(100), at_s=now_s)
+    assert np.abs(region - (100, 80, 124, 104)).max() <= 4 * 320 / after_px, "the square alone, with the very next frame"
+    assert len(motion.find(board(), at_s=now_s + 1 / FPS)) == 0
+    assert motion.relearnt == 0
+
+
+@pytest.mark.parametrize("kind", ["street", "hall"])
+@pytest.mark.parametrize(("before_px", "after_px"), [(320, 160), (160, 320)])
+def test_another_size_of_the_copy_floods_no_scene_with_regions(kind: str, before_px: int, after_px: int) -> None:
+    """Against one that has had that size from the start: about as many regions, from the first frame on."""
+    motion, always = Motion(MotionOptions(work_px=before_px)), Motion(MotionOptions(work_px=after_px))
+    found: list[int] = []
+    wanted: list[int] = []
+    for i, image in enumerate(noisy_scene(kind, 48)):
+        if i == 40:
+            motion.options = MotionOptions(work_px=after_px)
+        regions, usual = motion.find(image, at_s=i / FPS), always.find(image, at_s=i / FPS)
+        if i >= 40:
+            found, wanted = [*found, len(regions)], [*wanted, len(usual)]
+    assert motion.relearnt == 0
+    assert min(found) > 0
+    assert 0.7 * sum(wanted) <= sum(found) <= 1.5 * sum(wanted), (found, wanted)
+
+
+def test_frames_that_were_seen_count_in_another_size_too() -> None:
+    motion = Motion()
+    now_s = watched(motion, frames=6)
+    motion.options = MotionOptions(work_px=160)
+    assert len(motion.find(board(100), at_s=now_s)) == 0, "the seventh: still learnt"
+    motion.find(board(), at_s=now_s + 1 / FPS)
+    assert len(motion.find(board(200), at_s=now_s + 2 / FPS)) == 1, "the ninth"
+
+
+def test_a_picture_that_comes_smaller_goes_on_and_one_of_another_shape_does_not() -> None:
+    motion = Motion()
+    now_s = watched(motion)
+    assert len(motion.find(np.ascontiguousarray(board(100)[::2, ::2]), at_s=now_s)) == 1
+    assert len(motion.find(np.ascontiguousarray(board(160)[::2]), at_s=now_s + 1 / FPS)) == 0
+
+
+def test_a_fork_goes_on_from_what_was_learnt_and_then_its_own_way() -> None:
+    motion = Motion()
+    now_s = watched(motion)
+    twin = motion.fork()
+    for one in (motion, twin):
+        (region,) = one.find(board(100), at_s=now_s)
+        assert np.abs(region - (100, 80, 124, 104)).max() <= 4
+    for step in range(1, 300):
+        motion.find(board(100), at_s=now_s + step / FPS)
+    assert len(motion.find(board(100), at_s=now_s + 60)) == 0, "here the square has become background"
+    twin.find(board(), at_s=now_s + 1 / FPS)
+    assert len(twin.find(board(100), at_s=now_s + 2 / FPS)) == 1
+    assert len(Motion().fork().find(board(100), at_s=0.0)) == 0, "of one that has seen nothing"
+
+
 def test_reset_forgets_the_background() -> None:
     motion = Motion()
     now_s = watched(motion)
