@@ -93,7 +93,7 @@ RATE_TOLERANCE = 0.03
 HANGS_S = 5.0
 
 #: Whose complaint it is when knobs and shares cannot be divided anew.
-DIVIDING = "knobs between plans"
+DIVIDING, LOOKING = "knobs between plans", "looking at the box"
 
 #: Longest that another thread waits for the loop, and that a camera's last frame is waited for when it is taken out.
 ASK_S, WORKER_ENDS_S = 10.0, 3.0
@@ -563,7 +563,10 @@ class BoxRuntime:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.tick()
+            try:
+                self.tick()
+            except Exception as error:  # a task that dies takes all later looks with it, and nobody would see why
+                self._complain(LOOKING, redact(f"{type(error).__name__}: {error}"))
 
     async def _follow_for_ever(self) -> None:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from configs.schema import BoxConfig
 from edge.profiler.clips import Footage
 from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import GoldenJudge, Measurer, Where
+from edge.profiler.models import model_mib
 from edge.profiler.profile import CameraProfile, ProfilingCost
 from edge.profiler.profiler import Plan, Told, exhaustive, greedy, silent
 from edge.queries.base import Meter, QuerySpec, Setting, Tools, total
@@ -44,6 +45,10 @@ class QueryModels:
             detector.predict([self.picture])
         return self._loaded[model]
 
+    def memory_mib(self, models: Iterable[str]) -> float:
+        """Of the tensors of these together."""
+        return sum(model_mib(self.of(model)) for model in models)
+
 
 def shown_nodes(spec: QuerySpec, setting: Setting) -> tuple[str, ...]:
     """Nodes that a live box answers from what is shown: they ask no model but the camera's own. `classify` after `detect` asks one."""
@@ -53,6 +58,11 @@ def shown_nodes(spec: QuerySpec, setting: Setting) -> tuple[str, ...]:
         for node in spec.nodes
         if node.transform in SHOWN and not setting.get(f"{node.id}.model") and not (node.transform == "classify" and detected)
     )
+
+
+def asked_models(spec: QuerySpec, setting: Setting) -> frozenset[str]:
+    """The models that a setting's nodes ask, '' for the camera's own; what `read` brings itself is not among them."""
+    return frozenset(str(setting.get(f"{node.id}.model", "")) for node in spec.nodes if node.transform in SHOWN)
 
 
 def spec_of_query(config: BoxConfig, camera: str, name: str) -> QuerySpec:
@@ -92,6 +102,7 @@ def profile_query(
         ) from error
     measurer = Measurer(
         graph=graph, judge=GoldenJudge(golden=golden, task=DETECTION, scoring=scoring), where=where, ledger=Ledger(),
+        memory_mib=lambda setting: models.memory_mib(asked_models(spec, setting)),
         height_px=lambda setting: next((int(v) for k, v in setting.items() if k.endswith(".height_px")), 0),
         shown=lambda setting: shown_nodes(spec, setting),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from scheduler.videostorm.search import Search
 #: Quality that the demand of the golden setting must buy, and the factors of it that climbs take in turn: from where the golden setting
 #: is worth its price to where hardly anything is.
 BETA, SWEEP = 0.3, (1.0, 0.2, 5.0, 25.0)
-#: Starts of a climb (the card's k).
+#: Starts of a climb that is drawn (the card's k): after the first one, in spaces too large to guide in (`guide.MOST`).
 STARTS = 3
 #: Settings that a search measures at most, as a part of all there are, and at least.
 BUDGET_FRAC, BUDGET_MIN = 0.3, 12

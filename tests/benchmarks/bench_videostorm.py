@@ -453,12 +453,12 @@ def _search_row(
     return (len(search.tried), spent, exhaustive / spent, *lost)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("all", "burst", "step", "wrong", "gap", "speed", "search"), default="all")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--plots", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     parts: dict[str, Callable[[], None]] = {
         "burst": lambda: burst_experiment(given.seeds, given.plots),
         "step": lambda: step_experiment(given.seeds),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.gpu.base import Fault
 from edge.rates import RateMeter
 from edge.runtime import knob_profiles
 from scheduler import events as ev
@@ -63,6 +64,21 @@ def test_a_division_that_fails_is_said_once_and_the_box_goes_on_looking(
         assert said == ["knobs between plans: ValueError: query a: two options have the same name"]
         repaired.set()
         box.wait_for(ev.KnobsDue)  # what failed is tried again
+
+
+def test_a_backend_that_cannot_be_asked_ends_no_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[int] = []
+
+    def broken() -> tuple[Fault, ...]:
+        asked.append(1)
+        raise OSError("the daemon is gone")
+
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LOOP, cost_s=0.04) as box:
+        box.runtime.parts.backend.faults = broken  # type: ignore[method-assign]
+        box.wait(lambda: len(asked) >= 3, "the box is looked at again and again")
+        said = [r.getMessage() for r in caplog.records if "daemon is gone" in r.getMessage()]
+        assert said == ["looking at the box: OSError: the daemon is gone"]
+        box.wait_frames("a")
 
 
 def test_plans_hear_what_is_known_of_the_scene_that_a_camera_turned_to(tmp_path: Path) -> None:

@@ -241,21 +241,39 @@ def test_where_work_follows_content_the_cost_is_that_of_a_busy_frame() -> None:
 # --- a new model is watched, and the one before it stays warm -----------------------------------------------------------
 
 
-class Odd(FakeDetector):
-    """Fails from its `after`-th prediction on: throws, or (nan) gives numbers that are none."""
+#: What a model may do instead of an answer.
+FAULTS = ("throws", "NaN boxes", "NaN score", "infinite score")
 
-    def __init__(self, *, after: int = 0, nan: bool = False, until: int = 10**9) -> None:
+
+class Odd(FakeDetector):
+    """Fails from its `after`-th prediction on."""
+
+    def __init__(self, *, after: int = 0, fault: str = "throws", until: int = 10**9) -> None:
         super().__init__(skill=1.0)
-        self.asked, self._after, self._nan, self._until = 0, after, nan, until
+        self.asked, self._after, self._fault, self._until = 0, after, fault, until
 
     def predict(self, images: Sequence[np.ndarray], **_: object) -> list[Detections]:  # type: ignore[override]
         self.asked += 1
         found = super().predict(images)
         if not self._after < self.asked <= self._until:
             return found
-        if not self._nan:
+        if self._fault == "throws":
             raise RuntimeError("boom")
-        return [Detections(xyxy=found[0].xyxy * np.float32("nan"), score=found[0].score, class_id=found[0].class_id)]
+        return [spoilt(found[0], self._fault)]
+
+
+def spoilt(found: Detections, fault: str) -> Detections:
+    """One number of the first box is none, whatever the others are."""
+    xyxy, score = found.xyxy.copy(), found.score.copy()
+    if fault == "NaN boxes":
+        xyxy[0, 2] = np.nan
+    else:
+        score[0] = {"NaN score": np.nan, "infinite score": np.inf}[fault]
+    return Detections(xyxy=xyxy, score=score, class_id=found.class_id)
+
+
+def said_of(fault: str) -> str:
+    return "boom" if fault == "throws" else "NaN"
 
 
 class Fell:
@@ -266,14 +284,14 @@ class Fell:
         bench.worker.on_fall_back = self.heard.append
 
 
-@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("after", [0, 7])
-def test_a_new_model_that_fails_is_replaced_by_the_one_before_and_no_frame_is_missed(nan: bool, after: int) -> None:
+def test_a_new_model_that_fails_is_replaced_by_the_one_before_and_no_frame_is_missed(fault: str, after: int) -> None:
     bench = Bench()
     fell = Fell(bench)
     for n in range(1, 6):
         bench.at(n * 0.2).frame(n)
-    bench.worker.swap(Odd(after=after, nan=nan), "a-2")
+    bench.worker.swap(Odd(after=after, fault=fault), "a-2")
     versions = []
     for n in range(6, 6 + after + FAILURES_IN_A_ROW + 2):
         bench.at(n * 0.2).frame(n)
@@ -281,15 +299,30 @@ def test_a_new_model_that_fails_is_replaced_by_the_one_before_and_no_frame_is_mi
         assert shown is not None
         assert shown.frame.seq == n, "each frame is shown, whoever analysed it"
         assert np.isfinite(shown.detections.xyxy).all()
+        assert np.isfinite(shown.detections.score).all()
         versions.append(shown.version)
     assert versions == ["a-2"] * after + ["a-1"] * (FAILURES_IN_A_ROW + 2)
     (back,) = fell.heard
     assert (back.failed, back.version) == ("a-2", "a-1")
-    assert ("NaN" if nan else "RuntimeError: boom") in back.reason
+    assert said_of(fault) in back.reason
     assert bench.worker.version() == "a-1"
     assert bench.worker.kept("a-2") is None, "what does not work is not kept"
     assert bench.worker.errors == FAILURES_IN_A_ROW
     assert not [record for record in bench.worker.swaps if record.missed_frames]
+
+
+@pytest.mark.parametrize("fault", FAULTS[1:])
+def test_numbers_that_are_none_are_errors_of_their_frames_and_nobody_is_shown_them(fault: str) -> None:
+    """A camera's only model: there is none to help out, and the last good frame stays."""
+    bench = Bench(Odd(after=2, until=5, fault=fault))
+    for n in range(1, 6):
+        bench.at(float(n)).frame(n)
+    shown = bench.worker.shown()
+    assert shown is not None
+    assert (shown.frame.seq, bench.worker.frames, bench.worker.errors) == (2, 2, 3)
+    assert bench.worker.last_error == "NotFinite: the model gave numbers that are none (NaN or infinite)"
+    bench.at(6.0).frame(6)
+    assert (bench.worker.frames, bench.worker.errors, bench.worker.last_error) == (3, 3, "")
 
 
 def test_single_failures_are_helped_out_and_forgiven() -> None:
@@ -363,14 +396,14 @@ def test_a_shadow_sees_the_frame_that_people_see_and_is_never_shown() -> None:
     assert bench.worker.frames == 5
 
 
-@pytest.mark.parametrize("nan", [False, True])
-def test_a_shadow_that_fails_ends_and_the_camera_goes_on(nan: bool) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_shadow_that_fails_ends_and_the_camera_goes_on(fault: str) -> None:
     bench = Bench()
-    shadow = Shadow(Odd(after=1, nan=nan), "a-2", ShadowRules(frames=50))
+    shadow = Shadow(Odd(after=1, fault=fault), "a-2", ShadowRules(frames=50))
     bench.worker.shadow(shadow)
     for n in range(1, 6):
         bench.at(n * 0.2).frame(n)
-    assert ("NaN" if nan else "boom") in shadow.verdict()
+    assert said_of(fault) in shadow.verdict()
     assert (bench.worker.frames, bench.worker.errors, bench.worker.last_error) == (5, 0, "")
 
 

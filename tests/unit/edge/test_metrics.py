@@ -62,6 +62,13 @@ def test_the_numbers_are_those_of_the_box() -> None:
     assert told["driftbox_process_cpu_seconds_total", ()] == 1.5
 
 
+def test_only_a_recording_that_may_lag_has_a_lag() -> None:
+    recording, camera = (CameraView(id=id, state="live", lag_s=lag_s) for id, lag_s in (("night", 0.0), ("gate", None)))
+    told = samples(replace(gathered(), status=FakeSource().status().model_copy(update={"cameras": (recording, camera)})))
+    lags = {labels: value for (name, labels), value in told.items() if name == "driftbox_camera_lag_seconds"}
+    assert lags == {(("camera", "night"),): 0.0}, "one that keeps up is told too"
+
+
 def test_what_is_not_known_is_not_told() -> None:
     empty = Gathered(status=BoxStatus(box="b", now_utc=1.0, started_utc=0.0))
     names = {name for name, _ in samples(empty)}
@@ -95,7 +102,7 @@ def test_the_page_documents_nothing_else() -> None:
 
 def test_every_metric_is_told_by_a_box_that_has_everything() -> None:
     status = FakeSource().status()
-    cameras = tuple(camera.model_copy(update={"finish_frac": 0.9}) for camera in status.cameras)
+    cameras = tuple(camera.model_copy(update={"finish_frac": 0.9, "lag_s": 2.5}) for camera in status.cameras)
     queried = replace(gathered(), status=status.model_copy(update={"cameras": cameras}))
     told = {name for name, _ in samples(queried)}
     assert {about.name for about in METRICS} == told

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from configs.errors import JobError, StreamError, UsageError
 from configs.load import parse_config
@@ -14,6 +15,8 @@ from configs.schema import BoxConfig
 from edge.cli import main
 from edge.profiler import chain, clips
 from edge.profiler.command import ProfileOptions, keep_profile, profile_command, stored_profile, subject_of
+from edge.profiler.models import model_mib
+from edge.profiler.of_query import asked_models, spec_of_query
 from edge.profiler.profile import CameraProfile, MeasuredOption, menu_of
 from edge.store.store import Store
 from models.detector import DetectorSpec
@@ -265,11 +268,11 @@ QUERY = """queries:
 """
 
 
-def with_queries(folder: Path, video: Path) -> BoxConfig:
+def with_queries(folder: Path, video: Path, queries: str = QUERY) -> BoxConfig:
     text = config_text(folder, video).replace("cameras: [{", "cameras:\n  - {").replace("}]\n", "}\n")
     camera, _, rest = text.partition("  - {")
     fields_of = rest.rstrip().removesuffix("}").split(", ")
-    return parse_config(camera + "  - " + "\n    ".join(fields_of) + "\n    " + QUERY)
+    return parse_config(camera + "  - " + "\n    ".join(fields_of) + "\n    " + queries)
 
 
 def test_a_declared_query_is_profiled_against_its_golden_setting(tmp_path: Path, video: Path) -> None:
@@ -289,6 +292,41 @@ def test_a_declared_query_is_profiled_against_its_golden_setting(tmp_path: Path,
         assert kept is not None
         assert kept[1] == searched
         assert store.profile("gate") is None
+
+
+class Large(FakeDetector):
+    """Holds a mebibyte more."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {**super().state(), "more": torch.zeros(2**18)}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        super().load_state({"skill": state["skill"]})
+
+
+def test_a_query_needs_the_memory_of_the_models_that_its_setting_asks(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fakes.FAKE_ARCHS, "fake-other", lambda: Large(skill=1.0, arch="fake-other"))
+    query = "{name: crowd, template: count, knobs: {decode.fps: [0, 2], detect.model: ['', fake-other]}}"
+    config = with_queries(tmp_path, video, f"queries: [{query}]\nscheduler: {{serving: orloj}}\n")
+    found = measured(config, query="crowd", all_settings=True)
+    own_mib = model_mib(FakeDetector(skill=1.0))
+    assert own_mib > 0
+    held_mib = {(o.setting["detect.model"], o.memory_mib) for o in found.options}
+    assert held_mib == {("", own_mib), ("fake-other", own_mib + 1.0)}
+    assert {o.memory_mib for o in measured(config, all_settings=True).options} == {own_mib}
+
+
+def test_a_query_that_asks_two_models_needs_both(tmp_path: Path, video: Path) -> None:
+    cascade = (
+        "queries: [{name: kinds, nodes: [{transform: decode}, {transform: detect}, {transform: classify, knobs: "
+        "{model: [fake-other, '']}}, {transform: count}]}]\nscheduler: {serving: orloj}\n"
+    )
+    spec = spec_of_query(with_queries(tmp_path, video, cascade), "gate", "kinds")
+    assert asked_models(spec, {"detect.model": "", "classify.model": "fake-other"}) == {"", "fake-other"}
+    assert asked_models(spec, {"detect.model": "fake-other", "classify.model": "fake-other"}) == {"fake-other"}
+    assert asked_models(spec, {}) == {""}
 
 
 def test_a_query_that_is_not_there_or_has_no_knobs_is_said(tmp_path: Path, video: Path) -> None:

@@ -273,6 +273,7 @@ def swapped(**changes: Any) -> Does:
         (swapped(detections=[1, 2]), "nonsense", "detections are a list"),
         (swapped(detections=boxes((0, 0, np.nan, 5))), "nonsense", "no finite boxes"),
         (swapped(detections=boxes((0, 0, 5, 5), score=np.inf)), "nonsense", "scores"),
+        (swapped(detections=boxes((0, 0, 5, 5), score=np.nan)), "nonsense", "scores"),
         (swapped(detections=boxes((0, 0, 5, 5), class_id=99)), "nonsense", "classes"),
         (swapped(detections=boxes((0, 0, 5, 5)), track_ids=np.array([1, 2])), "nonsense", "track numbers"),
         (swapped(track_ids=np.array([1])), "nonsense", "tracks without detections"),

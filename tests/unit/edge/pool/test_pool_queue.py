@@ -187,10 +187,13 @@ def test_one_poisonous_picture_costs_its_own_camera_only(bench: PoolBench) -> No
     assert bench.pool.errors == 1
 
 
-def test_numbers_that_are_none_are_run_again_alone_and_stay_with_their_camera(bench: PoolBench) -> None:
+@pytest.mark.parametrize(("right_px", "score"), [(np.nan, 0.9), (3.0, np.nan), (3.0, np.inf)])
+def test_numbers_that_are_none_are_run_again_alone_and_stay_with_their_camera(
+    bench: PoolBench, right_px: float, score: float
+) -> None:
     model = TimedModel(bench.clock)
     broken = Detections(
-        xyxy=np.array([[2, 0, np.nan, 1]], np.float32), score=np.array([0.9], np.float32), class_id=np.zeros(1, np.int64)
+        xyxy=np.array([[2, 0, right_px, 1]], np.float32), score=np.array([score], np.float32), class_id=np.zeros(1, np.int64)
     )
     model.on[2] = broken
     results = together(bench, model, "abc")

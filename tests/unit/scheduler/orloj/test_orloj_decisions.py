@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from scheduler.orloj.types import BatchPolicy, ModelCost, Request
 from scheduler.orloj.workloads import PUBLISHED, SLOS, WORKLOADS, arrivals_s, make_case
 
 COST = ModelCost(c0_s=0.4, c1=0.15, sizes=(1, 2, 4))
+IDS = itertools.count(1000)
 
 
 def asked(id: int, deadline_s: float, app: str = "a", **more: Any) -> Request:
@@ -212,6 +214,80 @@ def test_nexus_skips_what_has_no_time_for_its_window() -> None:
     assert [r.id for r in decision.dropped] == [1]
     assert decision.batch is not None
     assert decision.batch.requests[0].id == 2
+
+
+#: A batch of k average requests takes 0.1 + 0.1 k seconds.
+PACKED = ModelCost(c0_s=0.1, c1=0.1, sizes=(1, 2, 4, 8, 16))
+
+
+def planned(
+    streams: dict[str, tuple[int, float]], now_s: float = 0.0, nexus: BatchPolicy | None = None
+) -> list[tuple[str, int]]:
+    """What Nexus runs in one turn, in order: (model, requests), all being there at once. streams: model -> (arrivals of the last 10 s,
+    objective in seconds)."""
+    policy = nexus or make_batch_policy("nexus")
+    for model, (arrivals, slo_s) in streams.items():
+        policy.add_model(model, PACKED)
+        policy.sample(model, "a", 1.0, now_s)
+        for _ in range(arrivals):
+            request = Request(id=next(IDS), app="a", model=model, released_s=now_s, deadline_s=now_s + slo_s)
+            policy.submit(request, now_s)
+    batches = [policy.decide(now_s).batch for _ in streams]
+    return [(batch.model, len(batch.requests)) for batch in batches if batch is not None]
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "slo_s", "size"),
+    [(400, 4.0, 16), (400, 2.0, 8), (400, 1.1, 4), (40, 2.0, 4), (20, 2.0, 2), (20, 0.3, 1)],
+)
+def test_nexus_sizes_follow_the_rate_and_the_objective(arrivals: int, slo_s: float, size: int) -> None:
+    """Saturated, twice the run fits the objective; else the time to gather the batch and one run do."""
+    assert planned({"m": (arrivals, slo_s)}) == [("m", size)]
+
+
+def test_nexus_plans_for_all_applications_of_a_model_together() -> None:
+    """2.5 a second each: 4 can be gathered and run within the tighter objective of 1.5 s; at one's rate only 2 could. Long ones make
+    the mean longer."""
+    policy = filled(make_batch_policy("nexus"), [], PACKED)
+    for app, slo_s in (("a", 1.5), ("b", 60.0)):
+        for _ in range(25):
+            policy.submit(Request(id=next(IDS), app=app, model="m", released_s=0.0, deadline_s=slo_s), 0.0)
+    assert len(served(policy)) == 4
+    longer = filled(make_batch_policy("nexus"), [], PACKED, a=1.0, b=2.5)
+    for _ in range(50):
+        longer.submit(Request(id=next(IDS), app="b", model="m", released_s=0.0, deadline_s=1.5), 0.0)
+    assert len(served(longer)) == 2  # 0.1 + 0.1 * 4 * 1.75 = 0.8, and twice that is too long
+
+
+def test_nexus_squeezes_all_models_into_one_duty_cycle() -> None:
+    """Alone 8 (0.9 s) fit 2.2 s, and 16 (1.7 s) fit 8 s; a turn of all has half of the shortest objective."""
+    assert planned({"a": (400, 2.2)}) == [("a", 8)]
+    assert planned({"b": (400, 8.0)}) == [("b", 16)]
+    assert planned({"a": (400, 2.2), "b": (400, 8.0)}) == [("a", 4), ("b", 4)]  # 0.5 + 0.5 in 1.1
+    assert planned({"a": (400, 8.0), "b": (400, 8.0)}) == [("a", 16), ("b", 16)]  # 1.7 + 1.7 in 4
+    assert planned(dict.fromkeys("abc", (400, 8.0))) == [("a", 8), ("b", 8), ("c", 16)]  # no more than it takes: 3.5 in 4
+
+
+def test_nexus_plans_anew_every_epoch() -> None:
+    policy = make_batch_policy("nexus")
+    assert planned({"m": (20, 2.0)}, 0.0, policy) == [("m", 2)]
+    assert planned({"m": (380, 2.0)}, 9.9, policy) == [("m", 2)]
+    assert planned({"m": (1, 2.0)}, 10.1, policy) == [("m", 8)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(16, 300), st.floats(0.4, 12.0)), min_size=1, max_size=5))
+def test_nexus_never_plans_more_than_the_machine_has(streams: list[tuple[int, float]]) -> None:
+    """A turn of all models fits half of the shortest objective, unless every batch has one request only; each batch fits its own."""
+    asked_for = {f"m{i}": stream for i, stream in enumerate(streams)}
+    size = dict(planned(asked_for))
+    assert size.keys() == asked_for.keys()
+    assert set(size.values()) <= set(PACKED.sizes)
+    run_s = {model: PACKED.c0_s + PACKED.c1 * k for model, k in size.items()}
+    assert sum(run_s.values()) <= min(slo_s for _, slo_s in streams) / 2 + 1e-9 or max(size.values()) == 1
+    for model, (arrivals, slo_s) in asked_for.items():
+        assert 2 * run_s[model] <= slo_s + 1e-9
+        assert size[model] == 1 or 10 * size[model] / arrivals + run_s[model] <= slo_s + 1e-9
 
 
 def test_clockwork_cancels_an_action_that_comes_too_late() -> None:

@@ -99,12 +99,38 @@ def test_o6_three_deadlines() -> None:
     assert score_steps(O4, 4.5, 0.0, [(10, 1), (20, 3), (30, 4)], b=0.1) == pytest.approx(0.243702, abs=5e-7)
 
 
-def test_o7_the_size_rules() -> None:
-    est, sizes = np.array([5.0, 8.0, 14.0]), (1, 2, 4)
-    deadlines = np.array([7.0, 9.0, 15.0, 16.0, 40.0])
-    assert printed_choice(deadlines, est, sizes, 0.0) == (1, 1)  # size 2 of r2..r5; size 4 has three
-    assert printed_choice(deadlines[1:], est, sizes, 0.0) == (1, 0)
-    assert printed_choice(deadlines[:0], est, sizes, 0.0) is None
+O7_EST, O7_SIZES = np.array([5.0, 8.0, 14.0]), (1, 2, 4)
+O7_DEADLINES = np.array([7.0, 9.0, 15.0, 16.0, 40.0])  # r1 to r5
+
+
+def prose_choice(deadline_s: np.ndarray, est_s: np.ndarray, sizes: tuple[int, ...], now_s: float) -> int:
+    """The card's prose, not served with: the queue that holds the most urgent deadline, of several the largest size that it fills."""
+    queues = {size: deadline_s[deadline_s >= now_s + est] for size, est in zip(sizes, est_s, strict=True)}
+    filled = {size: queue[0] for size, queue in queues.items() if len(queue) >= size}
+    return max(size for size, first in filled.items() if first == min(filled.values()))
+
+
+@pytest.mark.parametrize(("size", "members"), [(1, [1, 2, 3, 4, 5]), (2, [2, 3, 4, 5]), (4, [3, 4, 5])])
+def test_o7_who_waits_in_which_queue(size: int, members: list[int]) -> None:
+    est = O7_EST[[O7_SIZES.index(size)]]
+    chosen = printed_choice(O7_DEADLINES, est, (1,), 0.0)  # its queue, where only one is needed to fill it
+    assert chosen is not None
+    assert list(range(chosen[1] + 1, len(O7_DEADLINES) + 1)) == members
+
+
+@pytest.mark.parametrize(("left_out", "printed", "prose"), [(0, 2, 1), (1, 2, 2)])
+def test_o7_the_printed_and_the_prose_rule(left_out: int, printed: int, prose: int) -> None:
+    """They part where one request is tight: size 4 has three of four, and only size 1 can still save r1."""
+    deadlines = O7_DEADLINES[left_out:]
+    chosen = printed_choice(deadlines, O7_EST, O7_SIZES, 0.0)
+    assert chosen is not None
+    assert deadlines[chosen[1]] == 9.0  # r2 is the first of size 2's queue
+    assert O7_SIZES[chosen[0]] == printed
+    assert prose_choice(deadlines, O7_EST, O7_SIZES, 0.0) == prose
+
+
+def test_o7_nobody_waits() -> None:
+    assert printed_choice(O7_DEADLINES[:0], O7_EST, O7_SIZES, 0.0) is None
 
 
 def test_different_laws_make_the_longest_by_their_product() -> None:

@@ -81,6 +81,20 @@ def test_a_climb_begins_where_it_is_told_to() -> None:
     assert run(Search(KNOBS, 0.001, first=first, seed=3))[0] == first
 
 
+def test_starts_are_drawn_only_where_nothing_guides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a first configuration and a space that can be predicted, no start is ever drawn; in a larger one from the second climb on."""
+    first = {"height": 720, "fps": 10, "model": "s"}
+
+    def asked(starts: int) -> list[dict[str, Any]]:
+        return run(Search(KNOBS, 0.001, starts=starts, first=first, seed=3))
+
+    assert asked(1) == asked(3)
+    monkeypatch.setattr("scheduler.videostorm.guide.MOST", 17)  # there are 18
+    one, three = asked(1), asked(3)
+    assert one != three
+    assert one[:6] == three[:6]  # the first and its 5 neighbours, before anything is drawn
+
+
 def test_what_cannot_be_measured_is_passed_over() -> None:
     search = Search(KNOBS, 0.001, seed=1)
     while (config := search.ask()) is not None:
