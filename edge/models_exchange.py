@@ -89,9 +89,7 @@ def copy_to_camera(data_dir: Path, version: str, camera: str, *, force: bool = F
             loaded = load_version(place)
         target = _camera_for(store, camera, loaded.manifest.spec.arch, said=True)
         origin = {"kind": "copy", "version": version, "camera": model.version.stream}
-        taken = take_in(
-            folder, store, target, loaded.manifest, origin, lambda part, new: save_version(part, new, loaded.state)
-        )
+        taken = take_in(folder, store, target, loaded.manifest, origin, lambda part, new: save_version(part, new, loaded.state))
         return _promote(store, taken.id)
 
 

@@ -734,7 +734,8 @@ class BoxEngine:
         stream = self.state.streams[event.stream]
         now = task.kind == "choose"
         chosen = reuse.choose(
-            event.found, serving_quality=event.serving_quality, frames=event.frames, replaced=None if now else prep.rival(stream, self.config),
+            event.found, serving_quality=event.serving_quality, frames=event.frames,
+            replaced=None if now else prep.rival(stream, self.config),
             margin=self.config.gate_margin, risk=self.config.gate_risk, belief=reuse.TURNED if now else admission.REUSED,
         )  # fmt: skip
         if now:
