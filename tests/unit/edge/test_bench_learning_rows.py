@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,24 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.scripts import benchmark
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_learning.py"
 
 
 @pytest.fixture(scope="module")
 def bench_learning() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(SCRIPT.parent))  # as it is for a script
-    yield _loaded()
-    sys.path.remove(str(SCRIPT.parent))
-
-
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_learning_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        yield benchmark("bench_learning", patch)
 
 
 VIDEOS = ("wide", "narrow")

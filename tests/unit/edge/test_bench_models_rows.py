@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +11,7 @@ import pytest
 
 from models.torch_support import torch_threads
 from models.weights import FOLDER_VARIABLE
+from tests.support.scripts import benchmark
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_models.py"
 VARIANTS = ("torch", "openvino") if find_spec("openvino") else ("torch",)
@@ -23,12 +22,7 @@ def bench_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """As loaded for one run; what it sets in the environment is undone."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    spec = importlib.util.spec_from_file_location("bench_models_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
+    module = benchmark("bench_models", monkeypatch)
     monkeypatch.setattr(module, "CALIBRATION", 4)
     monkeypatch.setattr(module, "SPEED_FRAMES", 4)
     return module

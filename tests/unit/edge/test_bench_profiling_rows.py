@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +11,13 @@ import pytest
 
 from configs.schema import BoxConfig
 from scheduler.ekya.microprofile import families
-
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_profiling.py"
+from tests.support.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_profiling_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def bench() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield benchmark("bench_profiling", patch)
 
 
 def result(

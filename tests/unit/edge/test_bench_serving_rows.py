@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_serving.py"
+from tests.support.scripts import benchmark
+
 POLICIES = ("orloj", "clockwork", "edf")
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(SCRIPT.parent))  # as it is for a script
-    spec = importlib.util.spec_from_file_location("bench_serving_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(SCRIPT.parent))
+    with pytest.MonkeyPatch.context() as patch:
+        yield benchmark("bench_serving", patch)
 
 
 def lines(bench: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
