@@ -296,7 +296,7 @@ class BoxEngine:
         """Says when a camera's quality goal cannot be met, and when it is met again."""
         for stream in self.state.ordered():
             unmet = knob_loop.unmet(stream)
-            if unmet == stream.unmet or stream.utility is None:
+            if unmet == stream.unmet or stream.utility is None or not self._is_known(stream):
                 continue
             stream.unmet = unmet
             goal, shown = stream.utility.quality_goal, stream.shown_quality()
@@ -304,6 +304,11 @@ class BoxEngine:
             self._note(
                 stream.id, "goal", text if unmet else f"quality {shown:.2f} meets the goal {goal:.2f} of its queries again"
             )
+
+    def _is_known(self, stream: StreamState) -> bool:
+        """Whether anything can be said of what people see: of a camera that gives no frames nothing. Journals without `say_lag` were
+        decided by who said that it met its goal again when it went dark."""
+        return stream.live or not self.config.say_lag
 
     def _look_at_lags(self, loads: Sequence[Load]) -> None:
         """Says when more of a recording waits than its queries allow, and when that is over."""

@@ -281,6 +281,18 @@ def test_a_goal_that_cannot_be_met_is_said_once_and_so_is_its_return() -> None:
     assert ["meets" in note.text for note in told] == [True]
 
 
+def test_a_camera_that_goes_dark_is_not_said_to_meet_its_goal() -> None:
+    goal = Utility(quality_goal=0.55, quality_penalty=2)
+    engine = with_goals({"a": goal, "b": Utility()}, 40.0, config=replace(ENGINE, say_lag=True))
+    dearer(engine, "a", 300.0, at_s=5)
+    dearer(engine, "b", 300.0, at_s=5)
+    assert [c.stream for c in due(engine) if isinstance(c, Note)] == ["a"]
+    dark = [*engine.handle(CameraHealth(at_s=7, stream="a", live=False)), *due(engine, 8)]
+    back = [*engine.handle(CameraHealth(at_s=9, stream="a", live=True)), *due(engine, 10)]
+    assert not [c for c in [*dark, *back] if isinstance(c, Note)], "nothing has changed"
+    assert engine.state.streams["a"].unmet
+
+
 def test_what_a_camera_is_worth_survives_the_journal() -> None:
     added = CameraAdded(at_s=0, stream="a", knobs=menu(3.0), version="a-0", utility=Utility(quality_goal=0.5, lag_goal_s=2))
     assert decode(encode(added)) == added
