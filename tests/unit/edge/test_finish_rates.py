@@ -309,6 +309,16 @@ def test_as_many_frames_are_due_as_the_wanted_interval_fits_in() -> None:
     assert due.until(110.0, 0.2, silent_s=9.8) == 1
 
 
+def test_pictures_that_were_not_taken_in_order_are_no_more_than_they_are() -> None:
+    """As those of london_kerbside.mp4 (B pictures) at 2 a second: each fourth was taken a third of a second before the last."""
+    due, at_s, counted = DueFrames(), 0.0, 0
+    for gap_s in (0.0, *(-1 / 3, 7 / 6, 1 / 3, 5 / 6) * 25):
+        at_s += gap_s
+        counted += due.until(at_s, 0.5)
+    assert at_s == pytest.approx(50.0)
+    assert counted == 101, "one to begin with, and two a second"
+
+
 @given(st.lists(st.floats(0.01, 2.0), min_size=20, max_size=60))
 def test_however_they_were_handled_their_number_is_that_of_the_schedule(gaps_s: list[float]) -> None:
     due, at_s, counted, handled = DueFrames(), 0.0, 0, 0
