@@ -180,7 +180,7 @@ def test_one_poisonous_picture_costs_its_own_camera_only(bench: PoolBench) -> No
     model = TimedModel(bench.clock)
     model.on[2] = ArithmeticError("poison")
     results = together(bench, model, "abc")
-    assert model.batches[0] == [1, 2, 3], "they did meet"
+    assert sorted(model.batches[0]) == [1, 2, 3], "they did meet"
     assert results["a"] == [[1]]
     assert isinstance(results["b"][0], ArithmeticError)
     assert results["c"] == [[3]]
@@ -197,7 +197,7 @@ def test_numbers_that_are_none_are_run_again_alone_and_stay_with_their_camera(
     )
     model.on[2] = broken
     results = together(bench, model, "abc")
-    assert model.batches == [[1, 2, 3], [2]]
+    assert [sorted(batch) for batch in model.batches] == [[1, 2, 3], [2]], "threads ask in any order"
     assert (results["a"], results["c"]) == ([[1]], [[3]])
     assert results["b"] == [[2]], "the camera sees it itself: its frame has no numbers"
 
