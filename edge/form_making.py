@@ -128,13 +128,19 @@ def check(
     agreement = MatchCounts.total(
         match_counts(found, label) for found, label in zip(form.predict(pictures), trained, strict=True)
     )
-    times: tuple[list[float], list[float]] = ([], [])
-    for picture in list(pictures[:TIMED]) * 2:  # in turns, so that what else the machine does hits both
-        for one, spent in zip((form, detector), times, strict=True):
+    ms, trained_ms = times_ms((form, detector), pictures, cpu_s=cpu_s)
+    return Checked(agreement=agreement.f1, ms=ms, trained_ms=trained_ms)
+
+
+def times_ms(models: Sequence[Detector], pictures: Sequence[np.ndarray], *, cpu_s: Callable[[], float]) -> list[float]:
+    """CPU time of a prediction of each, median, in turns, so that what else the machine does hits all of them."""
+    spent: list[list[float]] = [[] for _ in models]
+    for picture in list(pictures[:TIMED]) * 2:
+        for model, times in zip(models, spent, strict=True):
             started_s = cpu_s()
-            one.predict([picture])
-            spent.append(1000 * (cpu_s() - started_s))
-    return Checked(agreement=agreement.f1, ms=statistics.median(times[0]), trained_ms=statistics.median(times[1]))
+            model.predict([picture])
+            times.append(1000 * (cpu_s() - started_s))
+    return [statistics.median(times) for times in spent]
 
 
 def refuse(found: Checked) -> None:

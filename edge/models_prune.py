@@ -7,24 +7,22 @@ which asks only whether a model is better. What learns from it later keeps its w
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from configs.errors import UsageError
+from edge.form_making import TIMED, times_ms
 from edge.jobs.base import Scoring, no_yield, quality_of, quality_steps, run_at_once
 from edge.models_admin import check_files, find, opened
 from edge.models_exchange import require_room, take_in
 from edge.samples import FileSamples
-from models.compress.prune import n_weights, pruned
+from models.compress.prune import lesson, n_weights, pruned
 from models.detector import Detector
 from models.labelled import LabelledImage
 from models.retrain import retrain
-from models.sanity import looked_at
+from models.sanity import CheckedSamples, looked_at
 from models.tasks.detection import DETECTION
 from models.versions import MODEL_FILE, load_version, save_version
 from models.zoo import new_detector
@@ -33,8 +31,6 @@ from streams.samples import SampleStore
 
 #: The newest windows of the camera whose labels it learns from.
 WINDOWS = 4
-#: Predictions that are timed, of each model, in turns.
-TIMED = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +77,18 @@ def prune_version(
             loaded = load_version(place)
         require_room(folder, (place / MODEL_FILE).stat().st_size)
         teacher = new_detector(loaded.manifest.spec, state=loaded.state)
-        student, lesson = pruned(teacher, ratio), _lesson(epochs)
+        student, config = pruned(teacher, ratio), lesson(epochs)
         labels = _Labels(SampleStore(folder.samples_dir), camera)
-        learned = _taught(student, teacher, labels, lesson, seed, told)
-        before, after = _measured([teacher, student], labels)
-        manifest = replace(
-            loaded.manifest, spec=student.spec, config=lesson, gpu_s=None, traits=None, signature=None,
-        )  # fmt: skip
+        learned = _taught(student, teacher, labels, config, seed, told)
+        before, after = _measured([teacher, student], labels, learned)
+        manifest = replace(loaded.manifest, spec=student.spec, config=config, gpu_s=None, traits=None, signature=None)
         taken = take_in(
             folder, store, camera, manifest, {"kind": "prune", "version": version, "ratio": f"{ratio:g}"},
             lambda part, new: save_version(part, new, student.state()), parent=version, offered=False,
         )  # fmt: skip
-    return Smaller(version=taken.id, camera=camera, before=before, after=after, lessons=learned, held_out=len(labels.held_out))
+    return Smaller(
+        version=taken.id, camera=camera, before=before, after=after, lessons=len(learned), held_out=len(labels.held_out)
+    )
 
 
 class _Labels:
@@ -108,40 +104,30 @@ class _Labels:
         return self.samples.labelled(self.camera, self.windows, "train")
 
 
-def _lesson(epochs: int) -> RetrainConfig:
-    """All layers, all pictures, and what the whole model says of them counts as much as the labels."""
-    return RetrainConfig(name="prune", epochs=epochs, batch=2, layers_frac=1.0, lr=3e-4, replay_frac=0.0, distill=1.0)
-
-
 def _taught(
-    student: Detector, teacher: Detector, labels: _Labels, lesson: RetrainConfig, seed: int, told: Callable[[str], None]
-) -> int:
-    """Trains the student in place; how many pictures it learned from."""
-    if not labels.lessons():
+    student: Detector, teacher: Detector, labels: _Labels, config: RetrainConfig, seed: int, told: Callable[[str], None]
+) -> CheckedSamples:
+    """Trains the student in place; what it learned from."""
+    lessons = labels.lessons()
+    if not lessons:
         raise UsageError(
             f"camera '{labels.camera}' has no labels to learn from", subject=labels.camera,
             remedy="let its box learn for a window, or import labels (`driftbox labels import`)",
         )  # fmt: skip
-    checked = run_at_once(looked_at(labels.lessons(), subject=labels.camera))
+    checked = run_at_once(looked_at(lessons, subject=labels.camera))
     for note in checked.notes:
         told(note)
-    for step in retrain(student, checked, lesson, seed=seed, teacher=teacher):
+    for step in retrain(student, checked, config, seed=seed, teacher=teacher):
         if step.epoch_loss is not None:
-            told(f"epoch {step.epoch} of {lesson.epochs}: loss {step.epoch_loss:.3f}")
-    return len(checked)
+            told(f"epoch {step.epoch} of {config.epochs}: loss {step.epoch_loss:.3f}")
+    return checked
 
 
-def _measured(models: Sequence[Detector], labels: _Labels) -> list[Measured]:
-    """Each model on the held-out pictures; predictions are timed in turns, so that what else the machine does hits all of them."""
-    images = [labels.samples.picture(ref).image for ref in labels.held_out[-TIMED:]] or [np.full((360, 640, 3), 127, np.uint8)]
-    ms: list[list[float]] = [[] for _ in models]
-    for image in [images[0], *images]:  # the first run of a model is slow
-        for model, spent in zip(models, ms, strict=True):
-            started_s = time.thread_time()
-            model.predict([image])
-            spent.append(1000 * (time.thread_time() - started_s))
+def _measured(models: Sequence[Detector], labels: _Labels, learned: CheckedSamples) -> list[Measured]:
+    """Each model: its time on pictures of this camera, its quality on those that were held out."""
+    images = [learned[i].image for i in range(min(TIMED, len(learned)))]
     found = []
-    for model, spent in zip(models, ms, strict=True):
+    for model, ms in zip(models, times_ms(models, images, cpu_s=time.thread_time), strict=True):
         counts = run_at_once(quality_steps(labels.samples, DETECTION, model, labels.held_out, Scoring(), no_yield))
-        found.append(Measured(weights=n_weights(model), ms=statistics.median(spent[1:]), quality=quality_of(counts)))
+        found.append(Measured(weights=n_weights(model), ms=ms, quality=quality_of(counts)))
     return found

@@ -41,7 +41,7 @@ from edge.sampling import Sampler
 from edge.scene_book import SceneBook
 from edge.shadow import ShadowRules
 from edge.share_book import UPDATE_S, ShareBook, described
-from edge.swapping import KEPT_WARM_S, Swapper
+from edge.swapping import KEPT_WARM_S, Swapper, no_form_s
 from models.detector import Detector
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
@@ -225,11 +225,6 @@ def customer_of(entry: Watched) -> str:
 def trained_form(detector: Detector, camera_id: str) -> Detector:
     """Serves a model as it was trained."""
     return detector
-
-
-def no_form_s(detector: Detector) -> float:
-    """How long a form takes where models serve as they were trained."""
-    return 0.0
 
 
 @dataclass(kw_only=True)

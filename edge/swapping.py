@@ -40,6 +40,11 @@ WARM_RUNS, WARM_S = 2, 60.0
 FORM_FRAC = 0.5
 
 
+def no_form_s(detector: Detector) -> float:
+    """How long a form takes where models serve as they were trained."""
+    return 0.0
+
+
 @dataclass(kw_only=True)
 class Swapper:
     """serve: (a model as trained, its camera) -> the form that serves frames; serve_later: the same at once, the form follows by itself.
@@ -52,7 +57,7 @@ class Swapper:
     serve: Callable[[Detector, str], Detector]
     serve_later: Callable[[Detector, str], Detector]
     rules: ShadowRules
-    form_s: Callable[[Detector], float] = lambda detector: 0.0
+    form_s: Callable[[Detector], float] = no_form_s
     left_s: Callable[[], float] = lambda: math.inf
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from edge.jobs import here
 from edge.journal import Journal
 from edge.media.folder import MediaFolder
 from edge.media.parts import Media, media_of
-from edge.runtime import BoxRuntime, Parts, Watched, no_form_s, price_of
+from edge.runtime import BoxRuntime, Parts, Watched, price_of
 from edge.samples import FileSamples
 from edge.sampling import Sampler
 from edge.settings_book import SettingsBook
@@ -32,6 +32,7 @@ from edge.shelf import Shelf
 from edge.store.cameras import CameraRows
 from edge.store.folder import DataFolder
 from edge.store.store import Store
+from edge.swapping import no_form_s
 from edge.wiring.cameras import CameraMaker, profiles_of, reprofiling_of
 from edge.wiring.compute import (
     backend_of,

@@ -14,6 +14,7 @@ from torch import nn
 
 from configs.errors import EnvironmentLacking, UsageError
 from models.detector import Detector, PruningParts
+from scheduler.types import RetrainConfig
 
 #: Widths stay multiples of this: the kernels of all runtimes work on eight channels at a time.
 ROUND_TO = 8
@@ -41,6 +42,11 @@ def pruned(detector: Detector, ratio: float) -> Detector:
     parts.changed()
     pruned_twin: Detector = twin
     return pruned_twin
+
+
+def lesson(epochs: int) -> RetrainConfig:
+    """What teaches a pruned model: all layers, all pictures, and what the whole model says of them counts as much as the labels."""
+    return RetrainConfig(name="prune", epochs=epochs, batch=2, layers_frac=1.0, lr=3e-4, replay_frac=0.0, distill=1.0)
 
 
 def n_weights(detector: Detector) -> int:

@@ -32,7 +32,7 @@ import psutil
 import torch
 
 from configs.errors import DriftboxError, UsageError
-from models.compress.prune import pruned
+from models.compress.prune import lesson, pruned
 from models.detector import Detector
 from models.evaluate import MatchCounts, match_counts
 from models.labelled import LabelledImage
@@ -42,7 +42,7 @@ from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
 from models.weights import FOLDER_VARIABLE, is_path
 from models.zoo import DETECTION, entry_of, load_detector, split_size
-from scheduler.types import Detections, RetrainConfig
+from scheduler.types import Detections
 from streams.rendered import RenderedScene, Schedule
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -174,10 +174,7 @@ def served(model: Detector, runtime: Runtime, scene: Scene) -> ServedDetector:
 def taught(model: Detector, student: Detector, scene: Scene, epochs: int) -> Detector:
     """The student after training on the scene's calibration frames, with `model` as teacher."""
     samples = [LabelledImage(image=i, labels=d) for i, d in zip(scene.calibration, scene.lessons, strict=True)]
-    config = RetrainConfig(
-        name="distil", epochs=epochs, batch=2, layers_frac=1.0, data_frac=1.0, lr=3e-4, replay_frac=0.0, distill=1.0
-    )
-    for _ in retrain(student, samples, config, seed=1, teacher=model):
+    for _ in retrain(student, samples, lesson(epochs), seed=1, teacher=model):
         pass
     return student
 

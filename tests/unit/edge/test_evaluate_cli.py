@@ -80,13 +80,17 @@ def test_a_scenario_with_its_videos_elsewhere(call: Any, tmp_path: Path) -> None
     assert "cam0.mp4" in out + err
 
 
+def box_file(folder: Path, sections: str) -> Path:
+    """A box's configuration with one camera and these sections."""
+    file = folder / "box.yaml"
+    file.write_text(f"cameras: [{{id: a, url: 'rtsp://localhost/a'}}]\n{sections}", encoding="utf-8")
+    return file
+
+
 def test_a_configuration_gives_its_retrainings_and_scheduler(call: Any, tmp_path: Path) -> None:
-    config = tmp_path / "box.yaml"
-    config.write_text(
-        "cameras: [{id: a, url: 'rtsp://localhost/a'}]\n"
-        "scheduler: {min_quality: 0.1}\n"
-        "models: {retrain: [{name: mine, epochs: 2}, {name: dearer, epochs: 4}]}\n",
-        encoding="utf-8",
+    config = box_file(
+        tmp_path,
+        "scheduler: {min_quality: 0.1}\nmodels: {retrain: [{name: mine, epochs: 2}, {name: dearer, epochs: 4}]}\n",
     )
     videos = scripted_videos(tmp_path, count=1, frames=40)
     words = (*MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "uniform(high,50)", "--json")
@@ -96,12 +100,10 @@ def test_a_configuration_gives_its_retrainings_and_scheduler(call: Any, tmp_path
 
 
 def test_switches_of_the_command_overrule_the_configuration_and_change_what_is_done(call: Any, tmp_path: Path) -> None:
-    config = tmp_path / "box.yaml"
-    config.write_text(
-        "cameras: [{id: a, url: 'rtsp://localhost/a'}]\n"
+    config = box_file(
+        tmp_path,
         "scheduler: {drift: {enabled: true}, reuse: {enabled: true, group: true}}\n"
         "models: {retrain: [{name: mine, epochs: 2}]}\n",
-        encoding="utf-8",
     )
     videos = scripted_videos(tmp_path, count=2, frames=40)
     words = (*videos, *MODELS, *SMALL, "--costs", cost_file(tmp_path), "--policy", "thief-repeat", "--json")
