@@ -92,7 +92,7 @@ RATE_TOLERANCE = 0.03
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
 
-#: Whose complaint it is when knobs and shares cannot be divided anew.
+#: Whose complaint it is when knobs and shares cannot be divided anew, and when a look at the box fails.
 DIVIDING, LOOKING = "knobs between plans", "looking at the box"
 
 #: Longest that another thread waits for the loop, and that a camera's last frame is waited for when it is taken out.

@@ -18,7 +18,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,7 @@ class Serving:
         self._turn = threading.Lock()
         self._now_s = now_s
         self._took_s: dict[str, float] = {}  # the longest of the newest forms, by architecture
-        self._asked = 0  # calls of `serve` that have or want the turn
+        self._asked = 0  # forms that have or want the turn
         self._count = threading.Lock()
 
     def form_s(self, detector: Detector) -> float:
@@ -142,16 +143,11 @@ class Serving:
             return detector
         if not pictures:
             return self.serve_later(detector, camera_id)
-        with self._count:
-            self._asked += 1
-        try:
+        with self._in_line():
             if not self._turn.acquire(timeout=self._build_s):
                 self._tell(camera_id, "serves as trained: another form was being made for too long")
                 return detector
             return self._in_turn(detector, camera_id, pictures, task)
-        finally:
-            with self._count:
-                self._asked -= 1
 
     def serve_later(self, detector: Detector, camera_id: str) -> Detector:
         """Serves as trained at once; the form takes over by itself when it has been made on live frames. For a box that starts, and
@@ -160,14 +156,26 @@ class Serving:
             return detector
 
         def make(images: list[np.ndarray]) -> Detector:
-            self._turn.acquire()  # nobody waits for this one
-            return self._in_turn(detector, camera_id, [Picture(image=image) for image in images], None)
+            with self._in_line():
+                self._turn.acquire()  # nobody waits for this one
+                return self._in_turn(detector, camera_id, [Picture(image=image) for image in images], None)
 
         return Deferred(detector, make, self._aside)
 
     def close(self) -> None:
         """Ends what is being made: for the end of the box."""
         self._child.close()
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        """Counts a form for as long as it has or wants the turn."""
+        with self._count:
+            self._asked += 1
+        try:
+            yield
+        finally:
+            with self._count:
+                self._asked -= 1
 
     def _in_turn(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:
         """The form for one that holds the turn; gives it back."""

@@ -311,8 +311,10 @@ def test_a_form_that_nobody_waits_for_takes_its_turn_however_long_that_is(tmp_pa
     thread.join(0.1)
     assert thread.is_alive()
     assert place.told == []
+    assert place.serving.form_s(place.detector()) == 2 * place.serving._build_s, "who comes now waits for it"
     place.serving._turn.release()
     thread.join(120.0)
+    assert place.serving._asked == 0
     assert name_of(served.current) == "openvino-int8"
 
 

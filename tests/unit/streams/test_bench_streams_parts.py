@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,18 +13,13 @@ import pytest
 
 from streams.encode import write_video
 from streams.video import read_frames
+from tests.support.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "bench_streams.py"
-    spec = importlib.util.spec_from_file_location("bench_streams_parts", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def bench() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield benchmark("bench_streams", patch)
 
 
 def test_a_time_in_pixels_survives_the_encoder_and_the_microseconds_with_it(bench: ModuleType, tmp_path: Path) -> None:
