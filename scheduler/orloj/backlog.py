@@ -12,7 +12,9 @@ happens to be late.
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,18 +75,12 @@ def lost_s(slack_s: np.ndarray, work_s: np.ndarray, batch_s: np.ndarray) -> np.n
     for members; batch_s: float64 (C,). Of the work due by a deadline no more than all can be lost: max over j of
     W_j - max(0, s_j - L)."""
     excess = np.cumsum(work_s, axis=1) - np.maximum(slack_s - batch_s[:, None], 0.0)
-    return np.maximum(excess.max(axis=1, initial=0.0), 0.0)
+    return np.asarray(excess.max(axis=1, initial=0.0))
 
 
 def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     """Places of the `count` largest of float64 (N,), best first; of equals the first."""
-    if count >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > least)
-    equal = np.flatnonzero(scores == least)[: count - len(above)]
-    chosen = np.concatenate([above, equal])
-    return chosen[np.argsort(-scores[chosen], kind="stable")]
+    return np.argsort(-scores, kind="stable")[:count]
 
 
 def kept(due_s: np.ndarray, work_s: np.ndarray, worth: np.ndarray, together: np.ndarray) -> np.ndarray:
@@ -94,12 +90,12 @@ def kept(due_s: np.ndarray, work_s: np.ndarray, worth: np.ndarray, together: np.
     order = np.argsort(due_s, kind="stable")
     if (np.cumsum(work_s[order]) <= due_s[order]).all():
         return np.ones(len(due_s), bool)
-    item = np.arange(len(due_s))
+    item, work, value, due = np.arange(len(due_s)), work_s, worth, due_s
     if (together >= 0).any():
         item = np.unique(np.where(together >= 0, together, -1 - item), return_inverse=True)[1]
-    work, value = np.bincount(item, work_s), np.bincount(item, worth)
-    due = np.full(len(work), np.inf)
-    np.minimum.at(due, item, due_s)
+        work, value = np.bincount(item, work_s), np.bincount(item, worth)
+        due = np.full(len(work), np.inf)
+        np.minimum.at(due, item, due_s)
     stays = work <= due  # what has no time even alone must not drive others out
     rate, cost_s, until_s = (value / np.maximum(work, 1e-12)).tolist(), work.tolist(), due.tolist()
     total_s, begun = 0.0, list[tuple[float, int]]()
@@ -114,16 +110,18 @@ def kept(due_s: np.ndarray, work_s: np.ndarray, worth: np.ndarray, together: np.
 
 
 def _urgent_first(looked: list[Looked], margin: float) -> tuple[int, int, np.ndarray] | None:
-    slack_s, after_s, own_s = (np.concatenate([getattr(part, of) for part in looked]) for of in ("slack_s", "after_s", "own_s"))
-    worth, together = (np.concatenate([getattr(part, of) for part in looked]) for of in ("penalty", "together"))
+    slack_s, after_s, own_s, worth, together = (
+        getattr(looked[0], of) if len(looked) == 1 else np.concatenate([getattr(part, of) for part in looked])
+        for of in ("slack_s", "after_s", "own_s", "penalty", "together")
+    )
     due_s, work_s = slack_s + after_s, margin * (own_s + after_s)
     stays = kept(due_s, work_s, worth, together)
     if not stays.any():
         return None
-    begins = np.cumsum([0, *(len(part.slack_s) for part in looked)])
+    begins = list(itertools.accumulate((len(part.slack_s) for part in looked), initial=0))
     first = int(np.where(stays, slack_s, np.inf).argmin())
-    i = int(np.searchsorted(begins, first, side="right")) - 1
-    part, own, place = looked[i], slice(begins[i], begins[i + 1]), first - int(begins[i])
+    i = bisect.bisect_right(begins, first) - 1
+    part, own, place = looked[i], slice(begins[i], begins[i + 1]), first - begins[i]
     chance = np.where(part.scores[:, place] > 0, part.chance(float(slack_s[first])), 0.0)
     rows = np.flatnonzero((chance > 0) & (chance >= chance.max() - CHANCE_LOST))
     if not len(rows):
@@ -132,14 +130,16 @@ def _urgent_first(looked: list[Looked], margin: float) -> tuple[int, int, np.nda
     inside[:, place] = False
     inside &= np.cumsum(inside, axis=1) < part.size[rows][:, None]
     inside[:, place] = True
-    rest_s = np.tile(work_s * stays, (len(rows), 1))
-    rest_s[:, own] -= margin * part.own_s * inside  # what its members need afterwards is still to be done
+    members_s = part.own_s * inside
+    rest_s = np.empty((len(rows), len(due_s)))
+    rest_s[:] = work_s * stays
+    rest_s[:, own] -= margin * members_s  # what its members need afterwards is still to be done
     if len(looked) > 1 or after_s.any():
         order = np.argsort(due_s, kind="stable")
         due_s, rest_s = due_s[order], rest_s[:, order]
     harmless = lost_s(due_s, rest_s, part.careful_s[rows]) <= 0
     if not harmless.any():
         return None
-    use = (part.own_s * inside).sum(axis=1) / part.expected_s[rows]
+    use = members_s.sum(axis=1) / part.expected_s[rows]
     c = int(np.where(harmless, use, -1.0).argmax())
     return i, int(rows[c]), np.flatnonzero(inside[c])

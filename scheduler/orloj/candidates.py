@@ -20,6 +20,8 @@ ALIKE = 0.15
 GROUPS_MOST = 4
 #: What stays behind a batch is planned for a batch this unlucky.
 CAREFUL = 0.9
+#: See `CandidateScores`.
+DELAY_LEAST = 500.0
 
 
 def classes_of(means: Sequence[float]) -> np.ndarray:
@@ -88,11 +90,19 @@ def least_per_request_s(law: Law, cost: ModelCost) -> float:
 
 
 class CandidateScores:
-    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0)."""
+    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0; a mean delay of less than a
+    `DELAY_LEAST` of the longest batch is taken for that, so that e^(b l) is a number).
+
+    In the bin that begins at e the score is g(e) e^(-b (s - e)) + h (1 - e^(-b (s - e))) / b = h/b + e^(-b s) e^(b e) (g(e) - h/b): two
+    numbers of the bin, and one exponential for each request instead of one for each of its candidates. Where b e is small the same is
+    told with e^(-b s) - 1, since h/b and what is taken off it would be large and nearly the same."""
 
     def __init__(self, found: Candidates, b: float) -> None:
-        self._b = b
         edges = np.array([batch.law.edges for batch in found.laws])  # (C, B + 1)
+        over, over_at = (np.array([[getattr(batch.law, of)] for batch in found.laws]) for of in ("over", "over_at"))
+        longest = float(max(edges.max(), over_at.max()))
+        self._b = b = min(b, DELAY_LEAST / longest)
+        self._is_small = b * longest < 1
         density = np.array([batch.law.mass for batch in found.laws]) / np.diff(edges)
         self._first, self._step = edges[:, :1], (edges[:, -1:] - edges[:, :1]) / density.shape[1]
         keep = np.exp(-b * self._step[:, 0])
@@ -102,19 +112,21 @@ class CandidateScores:
             at.append(at[-1] * keep + h * grown)
         # one bin before the first edge, where nothing has been gathered, and one without end behind the last
         zero, expected = np.zeros((len(edges), 1)), found.expected_s[:, None]
+        gathered = np.concatenate([zero, np.array(at).T], axis=1) / expected
+        limit = np.concatenate([zero, density, zero], axis=1) / expected / b
+        begins = b * np.concatenate([zero, edges], axis=1)
+        self._fading = np.exp(begins) * (gathered - limit)
+        self._fixed = gathered + np.expm1(begins) * (gathered - limit) if self._is_small else limit
         self._bins = density.shape[1]
-        self._at = np.concatenate([zero, np.array(at).T], axis=1) / expected
-        self._density = np.concatenate([zero, density, zero], axis=1) / expected
-        self._row = np.arange(len(edges))[:, None] * (self._bins + 2) + 1
+        self._row = np.arange(len(edges))[:, None] * (self._bins + 2)
         self._until = np.array([batch.law.at_edges for batch in found.laws])  # F at edges
-        over = np.array([batch.law.over for batch in found.laws])
-        self._beyond = over
-        self._over = (over / found.expected_s)[:, None] if (over > 0).any() else None
-        self._over_at = np.array([batch.law.over_at for batch in found.laws])[:, None]
+        self._beyond, self._over_at = over[:, 0], over_at
+        self._over = over / found.expected_s[:, None] * np.exp(b * over_at) if (over > 0).any() else None
 
     def chance(self, slack: float) -> np.ndarray:
         """P(a batch ends within `slack`) of all candidates, float64 (C,). No score is: it fades with what is left of the slack."""
-        bins = np.clip((slack - self._first[:, 0]) / self._step[:, 0], 0.0, self._bins)
+        bins = (slack - self._first[:, 0]) / self._step[:, 0]
+        np.minimum(np.maximum(bins, 0.0, out=bins), self._bins, out=bins)
         place = np.minimum(bins.astype(np.int64), self._bins - 1)
         rows = np.arange(len(bins))
         low, high = self._until[rows, place], self._until[rows, place + 1]
@@ -122,24 +134,18 @@ class CandidateScores:
 
     def at(self, slack: np.ndarray) -> np.ndarray:
         """Scores for penalty 1, float64 (C, N), of float64 (N,) slacks."""
-        since = slack - self._first
-        place = np.floor(since / self._step)
-        np.maximum(place, -1.0, out=place)
-        np.minimum(place, self._bins, out=place)
+        place = slack - self._first
+        place /= self._step
+        place += 1.0
+        np.maximum(place, 0.0, out=place)
+        np.minimum(place, self._bins + 1, out=place)
         flat = place.astype(np.int64)
         flat += self._row
-        np.maximum(place, 0.0, out=place)
-        place *= self._step
-        since -= place
-        np.maximum(since, 0.0, out=since)
-        since *= -self._b
-        faded = np.expm1(since, out=since)
-        found = faded + 1.0
-        found *= self._at.take(flat)
-        faded /= self._b
-        faded *= self._density.take(flat)
-        found -= faded
-        if self._over is None:
-            return found
-        beyond = slack - self._over_at
-        return found + np.where(beyond >= 0, self._over * np.exp(-self._b * np.maximum(beyond, 0.0)), 0.0)
+        passed = -self._b * np.maximum(slack, 0.0)
+        passed = np.expm1(passed) if self._is_small else np.exp(passed)
+        found = self._fading.take(flat)
+        found *= passed
+        found += self._fixed.take(flat)
+        if self._over is not None:
+            found += self._over * (passed + self._is_small) * (slack >= self._over_at)
+        return found

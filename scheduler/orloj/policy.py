@@ -236,10 +236,12 @@ class Orloj(LawfulPolicy):
         self._scores[model] = CandidateScores(self._found[model], self._rules.b_per_s)
 
     def _hopeless(self, model: str, queue: Queue, now_s: float) -> tuple[Request, ...]:
-        found = self._found[model]
-        late = queue.deadline_s - queue.after_s - now_s < found.hopeless_s[queue.mark]
-        places = np.flatnonzero(late)
-        return queue.take(places.tolist()) if len(places) else ()
+        hopeless_s = self._found[model].hopeless_s
+        # In order of deadlines: none behind the first that has more time than anybody needs.
+        until_s = now_s + float(hopeless_s.max()) + float(queue.after_s.max())
+        some = slice(0, int(np.searchsorted(queue.deadline_s, until_s, side="right")))
+        late = queue.deadline_s[some] - queue.after_s[some] - now_s < hopeless_s[queue.mark[some]]
+        return queue.take(np.flatnonzero(late).tolist())
 
     def _choose(self, now_s: float) -> Choice | None:
         looked = [self._look(model, queue, now_s) for model, queue in self._queue.items() if len(queue)]
@@ -289,7 +291,8 @@ def sums_of_best(scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """float64 (C,): the sum of the `sizes` largest of each row. scores: float64 (C, N), N > 0; sizes: int64 (C,)."""
     falling = -scores
     falling.sort(axis=1)
-    return -falling.cumsum(axis=1)[np.arange(len(sizes)), np.minimum(sizes, scores.shape[1]) - 1]
+    sums = falling[:, : sizes.max()].cumsum(axis=1)
+    return -sums[np.arange(len(sizes)), np.minimum(sizes, scores.shape[1]) - 1]
 
 
 def orloj(rules: OrlojRules | None = None) -> LawfulPolicy:

@@ -17,11 +17,10 @@ class Queue:
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
-        self._deadline_s = np.empty(64)
-        self._penalty = np.empty(64)
-        self._after_s = np.empty(64)
-        self._mark = np.empty(64, np.int64)
-        self._together = np.empty(64, np.int64)
+        # Columns of the request at place i are at `_begin + i`: most are taken near the front, and what is before them moves up.
+        self._begin = 0
+        self._floats = np.empty((3, 64))  # deadline_s, penalty, after_s
+        self._ints = np.empty((2, 64), np.int64)  # mark, together
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -33,60 +32,68 @@ class Queue:
     @property
     def deadline_s(self) -> np.ndarray:
         """float64 (N,), ascending."""
-        return self._deadline_s[: len(self._requests)]
+        return self._floats[0, self._begin : self._begin + len(self._requests)]
 
     @property
     def penalty(self) -> np.ndarray:
         """float64 (N,)."""
-        return self._penalty[: len(self._requests)]
+        return self._floats[1, self._begin : self._begin + len(self._requests)]
 
     @property
     def after_s(self) -> np.ndarray:
         """float64 (N,)."""
-        return self._after_s[: len(self._requests)]
+        return self._floats[2, self._begin : self._begin + len(self._requests)]
 
     @property
     def mark(self) -> np.ndarray:
         """int64 (N,): the number that each request was added with."""
-        return self._mark[: len(self._requests)]
+        return self._ints[0, self._begin : self._begin + len(self._requests)]
 
     @property
     def together(self) -> np.ndarray:
         """int64 (N,): `Request.together`, -1 for one by itself."""
-        return self._together[: len(self._requests)]
+        return self._ints[1, self._begin : self._begin + len(self._requests)]
 
     def add(self, request: Request, mark: int = 0) -> None:
-        n = len(self._requests)
-        if n == len(self._deadline_s):
-            self._deadline_s, self._penalty, self._after_s = (np.concatenate([a, np.empty_like(a)]) for a in self._floats())
-            self._mark, self._together = (np.concatenate([a, np.empty_like(a)]) for a in (self._mark, self._together))
-        at = bisect.bisect_right(self._requests, request.deadline_s, key=_deadline)
+        if self._begin + len(self._requests) == self._floats.shape[1]:
+            self._make_room()
+        place = bisect.bisect_right(self._requests, request.deadline_s, key=_deadline)
+        at, end = self._begin + place, self._begin + len(self._requests)
         together = -1 if request.together is None else request.together
-        values = (request.deadline_s, request.penalty, request.after_s, mark, together)
-        for column, value in zip((*self._floats(), self._mark, self._together), values, strict=True):
-            column[at + 1 : n + 1] = column[at:n]
-            column[at] = value
-        self._requests.insert(at, request)
+        for columns in (self._floats, self._ints):
+            columns[:, at + 1 : end + 1] = columns[:, at:end]
+        self._floats[:, at] = request.deadline_s, request.penalty, request.after_s
+        self._ints[:, at] = mark, together
+        self._requests.insert(place, request)
+
+    def _make_room(self) -> None:
+        """Columns from 0 on again, with as much room as is in use."""
+        n = len(self._requests)
+        used = slice(self._begin, self._begin + n)
+        room = max(n, 64)
+        self._floats = np.concatenate([self._floats[:, used], np.empty((3, room))], axis=1)
+        self._ints = np.concatenate([self._ints[:, used], np.empty((2, room), np.int64)], axis=1)
+        self._begin = 0
 
     def take(self, places: Iterable[int]) -> tuple[Request, ...]:
         """Takes these places out, in the order given."""
         chosen = list(places)
+        if not chosen:
+            return ()
         taken = tuple(self._requests[i] for i in chosen)
-        n = len(self._requests)
-        keep = np.ones(n, bool)
+        looked = max(chosen) + 1
+        keep = np.ones(looked, bool)
         keep[chosen] = False
-        self._requests = list(itertools.compress(self._requests, keep.tolist()))
-        for column in (*self._floats(), self._mark, self._together):
-            column[: n - len(chosen)] = column[:n][keep]
+        self._requests[:looked] = itertools.compress(self._requests[:looked], keep.tolist())
+        front = slice(self._begin, self._begin + looked)
+        self._begin += len(chosen)
+        for columns in (self._floats, self._ints):
+            columns[:, self._begin : front.stop] = columns[:, front][:, keep]
         return taken
 
     def take_before(self, deadline_s: float) -> tuple[Request, ...]:
         """Takes out all whose deadline lies before this time."""
-        count = int(np.searchsorted(self.deadline_s, deadline_s, side="left"))
-        return self.take(range(count)) if count else ()
-
-    def _floats(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self._deadline_s, self._penalty, self._after_s
+        return self.take(range(int(np.searchsorted(self.deadline_s, deadline_s, side="left"))))
 
     def place_of(self, request: Request) -> int:
         at = bisect.bisect_left(self._requests, request.deadline_s, key=_deadline)

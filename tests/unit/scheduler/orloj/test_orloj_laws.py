@@ -64,6 +64,17 @@ def test_table_and_candidates_give_the_printed_score(law: Law, b: float) -> None
         assert ScoreTable(batch, b).at(slack) == pytest.approx(told, rel=1e-6, abs=1e-9)
 
 
+@settings(max_examples=30, deadline=None)
+@given(law=laws(), b=st.sampled_from([1e-12, 10.0, 1e3, 1e9]), far_s=st.floats(0, 1e9))
+def test_scores_are_numbers_at_any_rate_of_delay_and_any_slack(law: Law, b: float, far_s: float) -> None:
+    found = Candidates.of([law], [1.0], ModelCost(c0_s=0.2, c1=0.4, sizes=(1, 8)), 0.01)
+    slack = np.concatenate([np.linspace(-1.0, 2 * found.laws[-1].law.top, 60), [far_s]])
+    scores = CandidateScores(found, b).at(slack)
+    assert np.isfinite(scores).all()
+    assert (scores >= -1e-9).all()
+    assert (scores <= (1 + 1e-6) / found.expected_s[:, None]).all()
+
+
 @settings(max_examples=40)
 @given(law=laws(), at=st.floats(-1.0, 60.0))
 def test_the_chance_of_a_candidate_is_that_of_its_law(law: Law, at: float) -> None:
