@@ -25,7 +25,7 @@ import numpy as np
 
 from configs.errors import DriftboxError, JobCancelled, JobError, redact
 from edge.environment import importing_from
-from edge.form_making import Checked, Made, Wanted, make_form
+from edge.form_making import Checked, Made, Wanted, make_form, spent_on
 from edge.gpu.worker import ModelFile, end_with_the_box, keep, load_model
 from models.serving.base import ShapePx
 from models.tasks.base import Picture
@@ -191,7 +191,8 @@ def main(folder: Path) -> int:
 
     try:
         wanted, kept, device = read_order(folder)
-        write_answer(folder, make_form(wanted, runtime_of(wanted.runtime, device=device), cache=FormCache(kept)))
+        runtime = runtime_of(wanted.runtime, device=device)
+        write_answer(folder, make_form(wanted, runtime, cache=FormCache(kept), spent_s=spent_on(device)))
     except Exception as error:
         text = error.message if isinstance(error, DriftboxError) else f"{type(error).__name__}: {error}"
         (folder / _WHY).write_text(text[:500], encoding="utf-8")

@@ -28,7 +28,7 @@ SHAPES = 2
 #: F1 of the form's detections against the trained model's: below it the form is not served. int8 of good models reached 0.93 to 0.98
 #: (boxes near the score threshold come and go); a broken calibration is far below.
 AGREEMENT_MIN = 0.85
-#: CPU time of the form against the trained model's at most; forms of the same speed differ by this much from run to run.
+#: Time of the form against the trained model's at most; forms of the same speed differ by this much from run to run.
 SLOWER_MAX = 1.1
 
 
@@ -46,11 +46,17 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """agreement: F1 of the form's detections against the trained model's (0-1); ms: CPU time per picture of both."""
+    """agreement: F1 of the form's detections against the trained model's (0-1); ms: time per picture of both, see `spent_on`."""
 
     agreement: float
     ms: float
     trained_ms: float
+
+    @property
+    def of_trained_frac(self) -> float:
+        """Its time as a part of the trained model's, taken in turns with it: what forms are compared by. They are made one after the
+        other, and what else a GPU does meanwhile makes all that is timed on it slower."""
+        return self.ms / max(self.trained_ms, 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,10 +73,25 @@ class Made:
 #: disk.
 Maker = Callable[[Wanted], Made]
 
+#: Seconds that were spent so far. Only differences count.
+Spent = Callable[[], float]
 
-def make_form(
-    wanted: Wanted, runtime: Runtime, *, cache: FormCache | None = None, cpu_s: Callable[[], float] = time.thread_time
-) -> Made:
+
+def spent_on(device: str) -> Spent:
+    """What tells how long a model on a device ('cpu', 'cuda') takes: the calling thread's time on its core. On a GPU, of which that says
+    nothing, the time that passes until the device is done with all that this process gave it."""
+    if device == "cpu":
+        return time.thread_time
+    import torch
+
+    def done_s() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return done_s
+
+
+def make_form(wanted: Wanted, runtime: Runtime, *, cache: FormCache | None = None, spent_s: Spent = time.thread_time) -> Made:
     """Here and now. Raises JobError for a form that is missing, wrong or slow, and whatever making it raises."""
     if problem := runtime.missing():
         raise JobError(problem, subject=runtime.name)
@@ -79,7 +100,7 @@ def make_form(
         form.close()
         return Made(files={wanted.shape_px: files})
     images = shown(wanted)
-    return _checked(wanted.detector, runtime, images, cache, cpu_s) if images else Made()
+    return _checked(wanted.detector, runtime, images, cache, spent_s) if images else Made()
 
 
 def shown(wanted: Wanted) -> list[np.ndarray]:
@@ -91,9 +112,7 @@ def shown(wanted: Wanted) -> list[np.ndarray]:
     return recorder.images[:PICTURES]
 
 
-def _checked(
-    detector: Detector, runtime: Runtime, images: list[np.ndarray], cache: FormCache | None, cpu_s: Callable[[], float]
-) -> Made:
+def _checked(detector: Detector, runtime: Runtime, images: list[np.ndarray], cache: FormCache | None, spent_s: Spent) -> Made:
     trained = [detector.predict([image])[0] for image in images]
     body, made = detector.body(), Made()
 
@@ -107,7 +126,7 @@ def _checked(
             array, _ = body.encode(image)
             form.take(array)
             made.samples[encoded_px(array)] = array
-        found = check(form, detector, images, trained, cpu_s=cpu_s)
+        found = check(form, detector, images, trained, spent_s=spent_s)
         if form.last_error:
             raise JobError(f"it failed to run: {form.last_error}", subject=runtime.name)
         refuse(found)
@@ -122,24 +141,24 @@ def check(
     pictures: Sequence[np.ndarray],
     trained: Sequence[Detections],
     *,
-    cpu_s: Callable[[], float],
+    spent_s: Spent,
 ) -> Checked:
     """Compares a form with the model it was made of. trained: what the model says of each picture."""
     agreement = MatchCounts.total(
         match_counts(found, label) for found, label in zip(form.predict(pictures), trained, strict=True)
     )
-    ms, trained_ms = times_ms((form, detector), pictures, cpu_s=cpu_s)
+    ms, trained_ms = times_ms((form, detector), pictures, spent_s=spent_s)
     return Checked(agreement=agreement.f1, ms=ms, trained_ms=trained_ms)
 
 
-def times_ms(models: Sequence[Detector], pictures: Sequence[np.ndarray], *, cpu_s: Callable[[], float]) -> list[float]:
-    """CPU time of a prediction of each, median, in turns, so that what else the machine does hits all of them."""
+def times_ms(models: Sequence[Detector], pictures: Sequence[np.ndarray], *, spent_s: Spent) -> list[float]:
+    """What a prediction of each takes, median, in turns, so that what else the machine does hits all of them."""
     spent: list[list[float]] = [[] for _ in models]
     for picture in list(pictures[:TIMED]) * 2:
         for model, times in zip(models, spent, strict=True):
-            started_s = cpu_s()
+            started_s = spent_s()
             model.predict([picture])
-            times.append(1000 * (cpu_s() - started_s))
+            times.append(1000 * (spent_s() - started_s))
     return [statistics.median(times) for times in spent]
 
 

@@ -127,7 +127,7 @@ def _measured(models: Sequence[Detector], labels: _Labels, learned: CheckedSampl
     """Each model: its time on pictures of this camera, its quality on those that were held out."""
     images = [learned[i].image for i in range(min(TIMED, len(learned)))]
     found = []
-    for model, ms in zip(models, times_ms(models, images, cpu_s=time.thread_time), strict=True):
+    for model, ms in zip(models, times_ms(models, images, spent_s=time.thread_time), strict=True):
         counts = run_at_once(quality_steps(labels.samples, DETECTION, model, labels.held_out, Scoring(), no_yield))
         found.append(Measured(weights=n_weights(model), ms=ms, quality=quality_of(counts)))
     return found

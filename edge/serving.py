@@ -2,8 +2,8 @@
 
 After a retraining `Serving` turns the new model into the form that this box runs fastest, on the camera's newest sampled frames: for
 calibration (int8), and to see that the form says what the trained model says and is not slower. What was fastest for an architecture is
-measured once and remembered in the data folder, with the machine and the library versions in the key. Forms are kept there as well, so a
-restart, or a way back to an older version, does not make them again.
+measured once and remembered in the data folder, with the machine, the GPU that models are on and the library versions in the key. Forms
+are kept there as well, so a restart, or a way back to an older version, does not make them again.
 
 A new model has to serve before its window ends. `form_s` says how long its form may take, by what forms took before; where that is more
 than what is left, the model serves as trained at once and the form follows (`edge.swapping`).
@@ -32,19 +32,18 @@ from edge.form_child import ChildMaker
 from edge.form_making import Made, Maker, Wanted
 from models.detector import Detector, DetectorSpec, ServedBody
 from models.serving.base import Form, Runtime, ShapePx
-from models.serving.cache import FORM_FORMAT, machine, versions
-from models.serving.registry import RUNTIMES, runtime_of
+from models.serving.cache import FORM_FORMAT, gpu_name, machine, versions
+from models.serving.registry import runtime_of
 from models.serving.served import Aside, Deferred, ServedDetector
 from models.tasks.base import Picture, Task
 
 log = logging.getLogger("driftbox")
 
 AUTO, TRAINED = "auto", "trained"
-#: What `auto` tries on a CPU, on a GPU; those that the machine cannot run are passed over. int8 of ONNX Runtime and compiled torch are
-#: not among them: measured, neither was ever the fastest, and the second takes half a minute (docs/compression.md).
+#: What `auto` tries where models are on a CPU, on a GPU; those that the machine cannot run are passed over. int8 of ONNX Runtime and, on
+#: a CPU, compiled torch are not tried: measured, neither was ever the fastest, and the second takes half a minute (docs/compression.md).
 ON_CPU: tuple[str, ...] = ("openvino-int8", "openvino", "onnxruntime")
-ON_GPU: tuple[str, ...] = ("tensorrt-fp16", "tensorrt", "torch-compiled")
-#: The trained model's CPU time is shown in the remembered measurements under this name.
+ON_GPU: tuple[str, ...] = ("tensorrt-fp16", "tensorrt", "torch-compiled", "onnxruntime")
 _CHOICES = "choices.json"
 
 #: camera -> its newest sampled pictures.
@@ -55,8 +54,8 @@ Tell = Callable[[str, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """order: runtimes that passed their check, fastest first (empty: the trained form is best); ms: CPU time per picture of each that
-    was tried, and of the trained model."""
+    """order: runtimes that passed their check, fastest first (empty: the trained form is best); ms: time per picture of each that was
+    tried, and of the trained model beside the last of them (of a core, or until the GPU is done)."""
 
     order: tuple[str, ...]
     ms: dict[str, float] = field(default_factory=dict)
@@ -94,7 +93,8 @@ class _NothingShown(Exception):
 
 class Serving:
     """Makes served forms. Thread-safe; a call takes seconds, so call it beside the loop. choice: 'auto', 'trained' or a runtime's name;
-    build_s: most that making one form may take. device: where models are; make: where forms are made (a child process unless told)."""
+    build_s: most that making one form may take. device: where models are ('cpu', 'cuda'); tries: what `auto` measures there; make: where
+    forms are made (a child process unless told)."""
 
     def __init__(
         self,
@@ -106,6 +106,7 @@ class Serving:
         tell: Tell,
         build_s: float,
         device: str = "cpu",
+        tries: Sequence[str] | None = None,
         make: Maker | None = None,
         runtimes: Callable[[str], Runtime] | None = None,
         aside: Aside | None = None,
@@ -113,6 +114,7 @@ class Serving:
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
         self._build_s, self._runtimes = build_s, runtimes or partial(runtime_of, device=device)
+        self._device, self._tries = device, tuple(tries_on(device) if tries is None else tries)
         self._child = ChildMaker(folder, build_s, device=device)
         self._make: Maker = make or self._child
         self._choices = Choices(folder)
@@ -198,7 +200,7 @@ class Serving:
     def _first_right(self, detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None) -> Detector:
         if self._choice != AUTO:
             return self._tried((self._choice,), detector, camera_id, pictures, task)
-        key = choice_key(detector.spec)
+        key = choice_key(detector.spec, self._device, self._tries)
         known = self._choices.get(key)
         if known is None:
             return self._measured(key, detector, camera_id, pictures, task)
@@ -223,7 +225,8 @@ class Serving:
         """Tries them all, remembers the order, returns the fastest."""
         made: dict[str, Made] = {}
         ms: dict[str, float] = {}
-        for name in candidates(self._runtimes):
+        fracs: dict[str, float] = {}
+        for name in runnable(self._tries, self._runtimes):
             try:
                 one = self._made(name, detector, pictures, task)
             except (_NothingShown, JobCancelled):  # a box that stops has not measured anything
@@ -232,12 +235,13 @@ class Serving:
                 log.info("%s: %s is not a form for %s: %s", camera_id, name, detector.spec.arch, _text(error))
                 continue
             if one.checked is not None:
-                made[name], ms[name], ms[TRAINED] = one, round(one.checked.ms, 3), round(one.checked.trained_ms, 3)
-        order = tuple(sorted(made, key=lambda name: ms[name]))
+                made[name], fracs[name] = one, one.checked.of_trained_frac
+                ms[name], ms[TRAINED] = round(one.checked.ms, 3), round(one.checked.trained_ms, 3)
+        order = tuple(sorted(made, key=lambda name: fracs[name]))
         self._choices.keep(key, Choice(order=order, ms=ms))
         if not order:
             self._tell(camera_id, f"{detector.spec.arch} serves as trained: no other form of it is right and faster here")
-        log.info("%s: %s, fastest first, CPU ms per picture: %s", camera_id, detector.spec.arch, ms)
+        log.info("%s: %s, fastest first: %s; ms per picture: %s", camera_id, detector.spec.arch, order, ms)
         for name in order:
             try:
                 return self._opened(name, made[name], detector)
@@ -274,34 +278,37 @@ class Serving:
         return form
 
 
-#: Libraries whose versions a remembered choice depends on.
+#: Libraries whose versions a remembered choice depends on, and those that only forms on a GPU come from.
 _LIBRARIES = ("torch", "onnxruntime", "openvino", "nncf", "tensorrt")
+_GPU_LIBRARIES = ("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13", "triton")
 
 
-def choice_key(spec: DetectorSpec) -> str:
-    """Under which the choice for models of a kind is remembered: it is of this machine, these libraries, and how forms are written."""
-    return f"{spec.arch}@{spec.input_px} | {machine()} | {versions(_LIBRARIES)} | format {FORM_FORMAT}"
+def choice_key(spec: DetectorSpec, device: str = "cpu", tries: Sequence[str] = ON_CPU) -> str:
+    """Under which the choice for models of a kind is remembered: it is of this machine, these libraries, and how forms are written.
+    Where models are on a GPU, it is of that GPU, too, and of what was tried there: not everything is under every `gpus.backend`."""
+    key = f"{spec.arch}@{spec.input_px} | {machine()} | {versions(_LIBRARIES)} | format {FORM_FORMAT}"
+    if device == "cpu":
+        return key
+    return f"{key} | {device}: {gpu_name(device) or 'none'} | {versions(_GPU_LIBRARIES)} | of {', '.join(tries)}"
 
 
 def form_in_use(choice: str, folder: Path, spec: DetectorSpec) -> str:
-    """The form that a box with `models.serving` = choice serves models of this kind in, by what it remembers in `folder`; 'trained'
-    where it has not chosen yet."""
+    """The form that a box with `models.serving` = choice serves models of this kind in on a CPU, by what it remembers in `folder`;
+    'trained' where it has not chosen yet."""
     if choice != AUTO:
         return choice
     known = Choices(folder).get(choice_key(spec))
     return known.order[0] if known is not None and known.order else TRAINED
 
 
-def candidates(runtimes: Callable[[str], Runtime] = runtime_of) -> tuple[str, ...]:
-    """What `auto` tries on this machine."""
-    return tuple(name for name in (*ON_GPU, *ON_CPU) if name in RUNTIMES and not runtimes_missing(runtimes, name))
+def tries_on(device: str) -> tuple[str, ...]:
+    """What `auto` tries for models on a device: forms that compute where the plan promised them something."""
+    return ON_CPU if device == "cpu" else ON_GPU
 
 
-def runtimes_missing(runtimes: Callable[[str], Runtime], name: str) -> bool:
-    gpu_only = name in ON_GPU
-    import torch
-
-    return bool(runtimes(name).missing()) or (gpu_only and not torch.cuda.is_available())
+def runnable(names: Sequence[str], runtimes: Callable[[str], Runtime]) -> tuple[str, ...]:
+    """Those of the named forms that this machine can run."""
+    return tuple(name for name in names if not runtimes(name).missing())
 
 
 def in_thread(work: Callable[[], None]) -> None:

@@ -17,8 +17,8 @@ a few ms (memory from the driver and back, 10 to 20 us per operation), so it is 
 between a *light* reading looks at the whole process, which costs microseconds: where it took more from the driver during the iteration,
 or where the least it held over some readings rises, this job may be why, and its next reading is a full one.
 
-Not seen: memory that libraries take past torch's allocator (TensorRT engines, NCCL), and the CUDA context itself (several hundred MiB);
-`CudaLanes.memory_mib` leaves room for them.
+Not seen: memory that libraries take past torch's allocator (TensorRT, ONNX Runtime, NCCL), and the CUDA context itself (several hundred
+MiB); `CudaLanes.memory_mib` leaves room for them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from edge.gpu.device_clock import DeviceClock
 from edge.profiler.live import Profiles
 from edge.resolution import at_own_size
 from edge.samples import FileSamples
-from edge.serving import AUTO, Serving
+from edge.serving import AUTO, Serving, tries_on
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from edge.wiring.settings import device_of_models, serving_form
@@ -62,8 +62,15 @@ def serving_of(
             store.add_note(clock.utc_s(), "serving", text)
     return Serving(
         form, folder.root / "forms", newest=newest, task_of=task_of_camera, tell=tell,
-        build_s=config.models.serving_build_s, device=device_of_models(config),
+        build_s=config.models.serving_build_s, device=device_of_models(config), tries=tries_of(config),
     )  # fmt: skip
+
+
+def tries_of(config: BoxConfig) -> tuple[str, ...]:
+    """What `models.serving: auto` measures. ONNX Runtime computes on a stream of its own, so outside the part of the GPU that a green
+    context is: there it is not tried."""
+    tries = tries_on(device_of_models(config))
+    return tuple(name for name in tries if name != "onnxruntime") if config.gpus.backend == "green" else tries
 
 
 def sized(profiles: Profiles, serve: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:

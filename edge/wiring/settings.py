@@ -107,10 +107,14 @@ def shadow_of(config: BoxConfig) -> ShadowRules:
 
 
 def serving_form(config: BoxConfig) -> str:
-    """`models.serving`; on a GPU `auto` is the trained model, since forms are compared by the time of cores, and so is a form that only
-    cores can run: shares are divided and measured on the GPU, and nobody would have promised it those."""
+    """`models.serving`. On a GPU a form that only cores can run is the trained model: shares are divided and measured on the GPU, and
+    nobody would have promised it those. `auto` is so where a queue answers frames (`scheduler.serving`): it lets a GPU compute several
+    pictures at once, a form answers them one by one, and what is compared is how long one takes."""
     asked = config.models.serving
-    return "trained" if device_of_models(config) == "cuda" and asked in {"auto", *ON_CORES} else asked
+    if device_of_models(config) != "cuda":
+        return asked
+    batched = asked == "auto" and config.scheduler.serving != "own"
+    return "trained" if batched or asked in ON_CORES else asked
 
 
 def reprofile_of(config: BoxConfig) -> ReprofileRules | None:

@@ -38,6 +38,16 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
+def gpu_name(device: str = "cuda") -> str:
+    """What torch calls a GPU: an engine is made, or a choice measured, for it. Empty: there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
+
+
 def versions(libraries: tuple[str, ...]) -> str:
     """'openvino 2026.4.1, nncf 3.4.0'; a missing one as '-'."""
     found = []

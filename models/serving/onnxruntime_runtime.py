@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from models.detector import ServedBody
 
 MODEL = "model.onnx"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 def library() -> Any:
@@ -30,6 +31,9 @@ def library() -> Any:
 
 
 class OnnxForm:
+    """providers: in the order in which they are to be used. Raises DriftboxError when the content is no model, or when the first of them
+    could not be used: the library itself only logs that, and computes on cores."""
+
     def __init__(self, content: bytes, providers: list[str], threads: int) -> None:
         ort = library()
         options = ort.SessionOptions()
@@ -42,6 +46,12 @@ class OnnxForm:
             raise DriftboxError(
                 f"onnxruntime cannot load this form: {str(error).splitlines()[0]}", subject=MODEL, remedy="make it again"
             ) from error
+        if self._session.get_providers()[0] != providers[0]:
+            raise DriftboxError(
+                f"onnxruntime has no {providers[0]} that works here", subject=MODEL,
+                remedy="install the CUDA and cuDNN that its version asks for, or serve through torch-compiled",
+            )  # fmt: skip
+        self._session.disable_fallback()  # a run that fails on the GPU is not tried again on a core
         self._input = self._session.get_inputs()[0].name
         self.memory_mib = len(content) / 2**20
 
@@ -67,7 +77,11 @@ class OnnxRuntime:
         self._on_gpu = device != "cpu" and not int8  # int8 of this kind (QDQ) is made for CPUs
 
     def missing(self) -> str:
-        return "" if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
+        if not importlib.util.find_spec("onnxruntime"):
+            return "onnxruntime is not installed"
+        if self._on_gpu and self.providers()[0] != CUDA:
+            return "this onnxruntime computes on cores only; onnxruntime-gpu computes on a GPU"
+        return ""
 
     def tuned_for(self) -> str:
         return ""
@@ -83,7 +97,7 @@ class OnnxRuntime:
         return OnnxForm(files[MODEL], self.providers(), self._threads)
 
     def providers(self) -> list[str]:
-        """In the order in which they are tried."""
-        wanted = ["CUDAExecutionProvider"] if self._on_gpu else []
+        """In the order in which they are used, operator by operator."""
+        wanted = [CUDA] if self._on_gpu else []
         known = library().get_available_providers()
-        return [*(provider for provider in wanted if provider in known), "CPUExecutionProvider"]
+        return [*(provider for provider in wanted if provider in known), CPU]

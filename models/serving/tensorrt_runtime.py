@@ -13,6 +13,7 @@ import numpy as np
 
 from configs.errors import DriftboxError, EnvironmentLacking
 from models.serving.base import Files, ShapePx
+from models.serving.cache import gpu_name
 
 if TYPE_CHECKING:
     from models.detector import ServedBody
@@ -55,7 +56,10 @@ def build_engine(onnx: bytes, *, fp16: bool) -> bytes:
 
 class TensorRtForm:
     """Inputs and outputs live in torch's CUDA tensors, so that no further library is needed for device memory. device: where they
-    live; anything but 'cuda' is for tests."""
+    live; anything but 'cuda' is for tests.
+
+    It runs on the caller's stream, so that it has the urgency and the part of the GPU that its lane has (`edge.gpu.cuda_lanes`,
+    `edge.gpu.green`); on one of its own where the caller's is the default one, which TensorRT would wait for twice a run."""
 
     def __init__(self, engine: bytes, *, device: str = "cuda") -> None:
         import torch
@@ -66,7 +70,7 @@ class TensorRtForm:
         if self._engine is None:
             raise DriftboxError("tensorrt cannot load this engine: made for another GPU or version", subject=ENGINE)
         self._context = self._engine.create_execution_context()
-        self._stream = torch.cuda.Stream() if device == "cuda" else None
+        self._stream: Any = torch.cuda.Stream() if device == "cuda" else None
         self._input: Any = None
         dtypes = {trt.DataType.FLOAT: torch.float32, trt.DataType.UINT8: torch.uint8}
         self._outputs: list[Any] = []
@@ -88,12 +92,19 @@ class TensorRtForm:
         if self._stream is None:
             done = self._context.execute_async_v3(0)
         else:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            done = self._context.execute_async_v3(self._stream.cuda_stream)
-            self._stream.synchronize()
+            stream = self._stream_of_run(torch.cuda.current_stream(), torch.cuda.default_stream())
+            done = self._context.execute_async_v3(stream.cuda_stream)
+            stream.synchronize()
         if not done:
             raise DriftboxError("tensorrt did not run the network", subject=ENGINE)
         return [output.cpu().numpy().copy() for output in self._outputs]
+
+    def _stream_of_run(self, current: Any, default: Any) -> Any:
+        """Behind what the caller's stream was given."""
+        if current != default:
+            return current
+        self._stream.wait_stream(current)
+        return self._stream
 
     def close(self) -> None:
         self._context = self._engine = self._runtime = None
@@ -117,12 +128,7 @@ class TensorRtRuntime:
         return "" if torch.cuda.is_available() else "torch sees no CUDA GPU"
 
     def tuned_for(self) -> str:
-        import torch
-
-        if not torch.cuda.is_available():
-            return ""
-        major, minor = torch.cuda.get_device_capability(self._device)
-        return f"{torch.cuda.get_device_name(self._device)}, compute capability {major}.{minor}"
+        return gpu_name(self._device)
 
     def convert(self, onnx: bytes, arrays: Sequence[np.ndarray]) -> Files:
         return {ENGINE: build_engine(onnx, fp16=self.precision == "fp16")}

@@ -500,3 +500,57 @@ def test_onnxruntime_keeps_off_the_gpu_of_a_box_that_does(monkeypatch: pytest.Mo
     assert providers("onnxruntime", "cpu") == ["CPUExecutionProvider"]
     assert providers("onnxruntime", "cuda") == ["CUDAExecutionProvider", "CPUExecutionProvider"]
     assert providers("onnxruntime-int8", "cuda") == ["CPUExecutionProvider"]
+
+
+def test_onnxruntime_without_cuda_is_no_form_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = SimpleNamespace(get_available_providers=lambda: ["AzureExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr("models.serving.onnxruntime_runtime.library", lambda: cores)
+    assert "onnxruntime-gpu" in runtime_of("onnxruntime", device="cuda").missing()
+    assert runtime_of("onnxruntime", device="cpu").missing() == ""
+
+
+def test_onnxruntime_that_falls_back_to_cores_is_refused(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the provider, and cannot load what that needs: the library logs it and takes the next one."""
+    onnx = to_onnx(detector.body(), (32, 32))
+    monkeypatch.setattr(OnnxRuntime, "providers", lambda self: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    with pytest.raises(DriftboxError, match="no CUDAExecutionProvider that works here"):
+        OnnxRuntime(device="cuda").start({"model.onnx": onnx}, detector.body(), (32, 32))
+
+
+class Stream:
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream, self.waited_for = handle, list[Stream]()
+        self.synchronized = 0
+
+    def wait_stream(self, other: Stream) -> None:
+        self.waited_for.append(other)
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+
+@pytest.mark.parametrize("in_lane", [True, False], ids=["in a lane", "on the default stream"])
+def test_tensorrt_computes_on_the_stream_of_its_lane(
+    in_lane: bool, detector: Detector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it has the lane's urgency, and the part of the GPU of a green context."""
+    monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorRt())
+    runtime, body = TensorRtRuntime(device="cpu"), detector.body()
+    form = runtime.start(runtime.convert(to_onnx(body, (32, 32)), []), body, (32, 32))
+    default, own = Stream(0), Stream(7)
+    current = Stream(3) if in_lane else default
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: default)
+    form._stream = own
+    used: list[int] = []
+    execute = form._context.execute_async_v3
+
+    def noted(handle: int) -> bool:
+        used.append(handle)
+        return bool(execute(handle))
+
+    form._context.execute_async_v3 = noted
+    assert len(form.run(body.blank((32, 32)))) == 2
+    assert used == [3 if in_lane else 7]
+    assert (current.synchronized, own.synchronized) == ((1, 0) if in_lane else (0, 1))
+    assert own.waited_for == ([] if in_lane else [default])

@@ -1,4 +1,5 @@
-"""Forms on a CUDA GPU say what the network says on the CPU. Needs torch and numpy only (and tensorrt for its part)."""
+"""Forms on a CUDA GPU say what the network says on the CPU. Needs torch and numpy only (and tensorrt and onnxruntime-gpu for their
+parts)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch import nn
 from models.detector import ServedBody
 from models.serving.base import Runtime
 from models.serving.onnx_form import to_onnx
+from models.serving.onnxruntime_runtime import OnnxRuntime
 from models.serving.tensorrt_runtime import TensorRtRuntime
 from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
 
@@ -46,8 +48,12 @@ def body() -> ServedBody:
 
 
 @pytest.mark.parametrize(
-    "runtime", [TorchRuntime(device="cuda"), CompiledRuntime(device="cuda"), TensorRtRuntime(), TensorRtRuntime(fp16=True)],
-    ids=["torch", "compiled", "tensorrt", "tensorrt-fp16"],
+    "runtime",
+    [
+        TorchRuntime(device="cuda"), CompiledRuntime(device="cuda"), TensorRtRuntime(), TensorRtRuntime(fp16=True),
+        OnnxRuntime(device="cuda"),
+    ],
+    ids=["torch", "compiled", "tensorrt", "tensorrt-fp16", "onnxruntime"],
 )  # fmt: skip
 def test_a_form_on_the_gpu_says_what_the_network_says_on_the_cpu(runtime: Runtime) -> None:
     if runtime.missing():

@@ -54,7 +54,7 @@ def test_the_form_of_the_new_version_is_made_checked_and_swapped_in(box: LiveBox
 
     def make(wanted: Wanted) -> Made:
         """In this process; all predictions take as long by this clock."""
-        found = make_form(wanted, TorchRuntime(), cpu_s=partial(next, ticks))
+        found = make_form(wanted, TorchRuntime(), spent_s=partial(next, ticks))
         made.append((wanted.runtime, found))
         return found
 

@@ -89,7 +89,7 @@ def test_an_answer_arrives_as_it_was_given(made: Made, tmp_path: Path) -> None:
 @pytest.fixture
 def idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check as the child makes it, without its clock: a fake is quicker than any form of it."""
-    monkeypatch.setattr(form_child, "make_form", lambda *a, **o: make_form(*a, **o, cpu_s=lambda: 0.0))
+    monkeypatch.setattr(form_child, "make_form", lambda *a, **o: make_form(*a, **o | {"spent_s": lambda: 0.0}))
 
 
 @pytest.mark.usefixtures("idle_time")

@@ -13,7 +13,7 @@ import pytest
 from configs.errors import DriftboxError, JobCancelled, JobError
 from configs.schema.models import ModelsSection
 from edge.form_making import AGREEMENT_MIN, Checked, Made, Wanted, check, make_form, refuse
-from edge.serving import AUTO, Choice, Choices, Serving, candidates
+from edge.serving import AUTO, Choice, Choices, Serving
 from models.detector import ServedBody
 from models.fake import FakeDetector, scripted_image
 from models.serving.base import Files, Form, Runtime, ShapePx
@@ -129,7 +129,7 @@ class Place:
         assert isinstance(runtime, Scripted)
         runtime.in_child = True
         try:
-            return make_form(wanted, runtime, cache=FormCache(self.folder), cpu_s=self.clock)
+            return make_form(wanted, runtime, cache=FormCache(self.folder), spent_s=self.clock)
         finally:
             runtime.in_child = False
 
@@ -417,19 +417,18 @@ def test_choices_survive_and_a_full_disk_does_not_matter(tmp_path: Path, monkeyp
     assert Choices(tmp_path).get("l") is None
 
 
-def test_a_gpu_is_tried_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert candidates(lambda name: Scripted(name, clock)) == ("openvino-int8", "openvino", "onnxruntime")
+def test_a_box_that_keeps_off_the_gpu_tries_no_form_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert candidates(lambda name: Scripted(name, clock))[0] == "tensorrt-fp16"
+    place = Place(tmp_path, tensorrt=(0.001, ""), torch_compiled=(0.001, ""), openvino=(0.002, ""))
+    assert name_of(place.serving.serve(place.detector(), "yard")) == "openvino"
+    assert place.converted() == {"openvino": 1}
 
 
 def test_the_check_measures_agreement_and_both_speeds() -> None:
     place_clock = Clock()
     model, other = Slow(skill=1.0), FakeDetector(skill=0.6)
     model.clock = place_clock
-    found = check(other, model, PICTURES, model.predict(PICTURES), cpu_s=place_clock)
+    found = check(other, model, PICTURES, model.predict(PICTURES), spent_s=place_clock)
     assert 0.4 < found.agreement < 0.8
     assert (found.ms, found.trained_ms) == (0.0, pytest.approx(10.0))
     refuse(Checked(agreement=AGREEMENT_MIN, ms=10.9, trained_ms=10.0))

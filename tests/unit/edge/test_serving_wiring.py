@@ -29,8 +29,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
         yield folder, store, SampleStore(folder.samples_dir, max_windows=9, max_bytes=2**30)
 
 
-def serving(parts: Parts, models: str = "{}"):  # type: ignore[no-untyped-def]
-    config = parse_config(f'{{cameras: [{{id: yard, url: "rendered:yard"}}], models: {models}}}')
+def serving(parts: Parts, models: str = "{}", gpus: str = "{}"):  # type: ignore[no-untyped-def]
+    config = parse_config(f'{{cameras: [{{id: yard, url: "rendered:yard"}}], models: {models}, gpus: {gpus}}}')
     return serving_of(config, *parts, SystemClock(), lambda camera: DETECTION)
 
 
@@ -78,4 +78,11 @@ def test_the_configuration_turns_it_off(parts: Parts) -> None:
 def test_the_limit_of_building_comes_from_the_configuration(parts: Parts) -> None:
     made = serving(parts, "{serving: openvino, serving_build_s: 7}")
     assert (made._choice, made._build_s) == ("openvino", 7.0)
+    made.close()
+
+
+def test_forms_are_made_and_compared_on_the_gpu_of_the_models(parts: Parts) -> None:
+    made = serving(parts, gpus="{device: cuda, backend: green}")
+    assert (made._choice, made._device, made._child._device) == ("auto", "cuda", "cuda")
+    assert made._tries == ("tensorrt-fp16", "tensorrt", "torch-compiled")
     made.close()

@@ -11,15 +11,18 @@ import pytest
 
 from configs.errors import ConfigError, DriftboxError
 from configs.load import load_demo, parse_config
-from configs.schema import BoxConfig
+from configs.schema import BoxConfig, CameraEntry
 from edge.clock import SystemClock
 from edge.gpu.fake_nvml import FakeGpu, FakeNvml
+from edge.profiler.command import ProfileOptions
+from edge.profiler.profiler import Told
+from edge.serving import ON_CPU, ON_GPU
 from edge.store.store import Store
 from edge.wiring import compute, models
 from edge.wiring.box import next_window
-from edge.wiring.cameras import reprofiling_of
+from edge.wiring.cameras import reprofiling_of, watching_of
 from edge.wiring.compute import watched_devices
-from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited
+from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited, tries_of
 from edge.wiring.rendered import rendered_server
 from edge.wiring.settings import device_of_models, engine_config, retrain_configs, scoring_of, serving_form, speed_of
 from models.fake import FakeDetector
@@ -236,12 +239,28 @@ def test_the_goldens_go_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("big", "cuda")]
 
 
-def test_on_a_gpu_the_trained_model_serves_unless_a_form_is_named() -> None:
+def test_on_a_gpu_no_form_that_only_cores_can_run_serves() -> None:
     asked = ("{}", "{serving: openvino}")
     assert [serving_form(config_of(f"models: {models}")) for models in asked] == ["auto", "openvino"]
     named = ("auto", "tensorrt", "torch-compiled", "onnxruntime", "openvino", "openvino-int8", "onnxruntime-int8", "trained")
     on_gpu = [serving_form(config_of(f"gpus: {{device: cuda}}\nmodels: {{serving: {name}}}")) for name in named]
-    assert on_gpu == ["trained", "tensorrt", "torch-compiled", "onnxruntime", *["trained"] * 4]
+    assert on_gpu == ["auto", "tensorrt", "torch-compiled", "onnxruntime", *["trained"] * 4]
+
+
+def test_where_a_queue_lets_the_gpu_compute_pictures_together_no_form_is_chosen_by_itself() -> None:
+    queued = "scheduler: {{serving: orloj}}\ngpus: {{device: {device}}}\nmodels: {{serving: {form}}}"
+    asked = [("cuda", "auto"), ("cuda", "tensorrt"), ("cpu", "auto")]
+    assert [serving_form(config_of(queued.format(device=device, form=form))) for device, form in asked] == [
+        "trained",
+        "tensorrt",
+        "auto",
+    ]
+
+
+def test_a_form_that_computes_outside_a_green_context_is_not_tried_there() -> None:
+    tries = {backend: tries_of(config_of(f"gpus: {{device: cuda, backend: {backend}}}")) for backend in ("lanes", "green")}
+    assert tries == {"lanes": ON_GPU, "green": ("tensorrt-fp16", "tensorrt", "torch-compiled")}
+    assert tries_of(config_of("{}")) == ON_CPU
 
 
 @pytest.mark.parametrize(
@@ -258,3 +277,31 @@ def test_a_box_profiles_a_camera_anew_only_where_it_measures_on_the_device_of_it
 ) -> None:
     config = BoxConfig.model_validate({"scheduler": {"reprofile": how}, "gpus": {"device": device, "backend": backend}})
     assert (reprofiling_of(config) is not None) == by_itself
+
+
+def test_a_box_profiles_the_cameras_and_queries_that_there_are_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[BoxConfig, str, str | None, float | None]] = []
+
+    def command(config: BoxConfig, camera: str, options: ProfileOptions, *, told: Told, **_: object) -> None:
+        asked.append((config, camera, options.query, options.budget_s))
+        told("its golden setting", 0, 1)
+
+    monkeypatch.setattr("edge.profiler.command.profile_command", command)
+    at_start = BoxConfig.model_validate({"scheduler": {"reprofile": "auto"}})
+    today, looks = at_start.model_copy(), list[None]()
+    again = reprofiling_of(at_start, lambda: today)
+    assert again is not None
+    again("gate", "plate", 3.0, lambda: looks.append(None))
+    again("gate", "", 4.0, lambda: looks.append(None))
+    assert [(camera, query, budget_s) for _, camera, query, budget_s in asked] == [("gate", "plate", 3.0), ("gate", None, 4.0)]
+    assert all(config is today for config, *_ in asked)
+    assert len(looks) == 2, "a job that is to end, or to wait, hears of it"
+
+
+@pytest.mark.parametrize(
+    ("url", "recording"),
+    [("night.mp4", True), ("file:///clips/night.mp4", True), ("rtsp://192.0.2.1/a", False), ("rendered:yard", False)],
+)
+def test_what_a_camera_can_be_profiled_on(url: str, recording: bool) -> None:
+    entry = CameraEntry.model_validate({"id": "a", "url": url})
+    assert watching_of(entry, BoxConfig()).recording == recording
