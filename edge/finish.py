@@ -36,8 +36,7 @@ class Finished:
 
 class DueFrames:
     """Counts the frames that were due, from the times at which those that were handled had been taken: between two of them as many
-    were due as the wanted interval fits in, whoever skipped the others. Pictures that were sent before others which are shown first
-    (B pictures) were not taken in order; time is counted once all the same. Of one camera, for one thread."""
+    were due as the wanted interval fits in, whoever skipped the others. Of one camera, for one thread."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
@@ -50,8 +49,7 @@ class DueFrames:
     def until(self, captured_s: float, interval_s: float, *, silent_s: float = 0.0) -> int:
         """Frames due since the last call, at least the one that was handled. interval_s: between wanted frames; silent_s: for so long
         the camera had none."""
-        last_s = self._last_s
-        self._last_s = captured_s if last_s is None else max(last_s, captured_s)
+        last_s, self._last_s = self._last_s, captured_s
         if last_s is None:
             return 1
         self._owed += max(0.0, captured_s - last_s - silent_s) / interval_s

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal, Protocol, cast
 
@@ -64,6 +64,7 @@ from streams.reconnect import (
 )
 from streams.recording import BareTap, Ring, Tap
 from streams.rtsp_reader import RtspReader
+from streams.shown_order import ShownOrder
 from streams.source import CameraState, CameraStatus
 from streams.url import SourceKind, SourceUrl
 from streams.video import RgbMaker
@@ -126,12 +127,13 @@ class _Awaited(Enum):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Session:
     """One opening of the source: packets of different sessions never meet in a decoder. tap: for clips. camera_s: when a packet's
-    picture was taken, by the camera's own clock."""
+    picture was taken, by the camera's own clock. order: of the decoder's pictures, for whoever decodes."""
 
     decoder: VideoCodecContext
     fps: float
     tap: Tap
     camera_s: Callable[[AvPacket], float | None] = lambda packet: camera_time_s(packet)
+    order: ShownOrder = field(default_factory=ShownOrder)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -656,7 +658,8 @@ class PyavCamera:
             shown_s = pace.media_s(packet)
             captured_s, captured_utc = shown_s, captured_utc + shown_s - captured_s
         times_s = (captured_s, captured_utc)
-        packet.opaque = (times_s, session.camera_s(packet))  # comes back on the picture, whatever the decoder's delay
+        # Comes back on the picture, whatever the decoder's delay.
+        packet.opaque = (times_s, session.camera_s(packet), packet.pts)
         self._record(packet, session.tap, times_s)
         self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
 
@@ -870,7 +873,9 @@ def _rate_of(stream: VideoStream) -> float:
 
 def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
     """What comes out of the decoder for a packet. alone: all that is in a keyframe, and nothing is kept for the next packet."""
-    decoder = item.session.decoder
+    decoder, order = item.session.decoder, item.session.order
+    if item.size_bytes:
+        order.sent(item.packet.pts, item.times_s, keyframe=item.keyframe)
     try:
         frames = decoder.decode(item.packet if item.size_bytes else None)
         if alone:
@@ -878,12 +883,16 @@ def _pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
             decoder.flush_buffers()
     except av.error.FFmpegError:
         return []  # a bad packet; the decoder finds its way again at the next keyframe
-    return [_picture(frame, item) for frame in frames if not frame.is_corrupt]
+    pictures = [_picture(frame, item) for frame in frames if not frame.is_corrupt]
+    if alone:
+        order.flushed()
+    return pictures
 
 
 def _picture(frame: VideoFrame, item: _Queued) -> _Picture:
-    times_s, camera_s = cast(tuple[tuple[float, float], float | None], frame.opaque or (item.times_s, None))
-    return _Picture(frame=frame, times_s=times_s, camera_s=camera_s)
+    told = cast(tuple[tuple[float, float], float | None, int | None], frame.opaque or (item.times_s, None, None))
+    own_s, camera_s, stamp = told
+    return _Picture(frame=frame, times_s=item.session.order.shown(stamp, own_s), camera_s=camera_s)
 
 
 def _untold(packet: AvPacket) -> float | None:

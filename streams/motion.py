@@ -45,7 +45,7 @@ class MotionOptions:
     gap_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.work_px < 16 or self.memory_s <= 0 or self.max_regions < 1 or not 0 < self.all_frac <= 1:
+        if self.work_px < 16 or not self.memory_s > 0 or self.max_regions < 1 or not 0 < self.all_frac <= 1:
             raise ValueError(f"not usable: {self}")
 
 

@@ -31,6 +31,7 @@ from av.video.stream import VideoStream
 
 from streams.encode import AnnexBEncoder
 from streams.masks import Mask, burn_in
+from streams.shown_order import ShownOrder, Times
 from streams.video import RgbMaker
 
 #: What MP4 holds and browsers play. Anything else goes into Matroska as it is.
@@ -348,6 +349,7 @@ class MaskedClip:
         self._decoder.thread_count, self._decoder.copy_opaque = 1, True
         if first.parameters:
             self._decoder.extradata = first.parameters
+        self._order = ShownOrder()
         self._rgb = RgbMaker()
         self._encoder: AnnexBEncoder | None = None
         self._clip: ClipFile | None = None
@@ -364,9 +366,11 @@ class MaskedClip:
     def add(self, item: Coded) -> None:
         packet = AvPacket(item.data)
         packet.pts, packet.dts, packet.time_base = item.pts, item.dts, item.format.time_base
-        packet.opaque = (item.at_s, item.at_utc)
+        own = (item.at_s, item.at_utc)
+        packet.opaque = (item.pts, own)
+        self._order.sent(item.pts, own, keyframe=item.keyframe)
         for frame in self._frames(packet):
-            at_s, at_utc = cast(tuple[float, float], frame.opaque or (item.at_s, item.at_utc))
+            at_s, at_utc = self._order.shown(*cast(tuple[int | None, Times], frame.opaque or (None, own)))
             if at_s >= self._due_s - EARLY_FRAC / self._fps:
                 self._due_s = max(at_s, self._due_s) + 1.0 / self._fps
                 self._write(frame, at_s, at_utc)

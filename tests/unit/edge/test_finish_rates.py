@@ -16,6 +16,7 @@ from edge.clock import FakeClock
 from edge.finish import DueFrames, FinishBook, Finished, described, quantile
 from edge.inference import BLIND_FRAMES, PATIENCE_MAX_S, RATE_READ_S, InferenceWorker
 from edge.pool.turn import TooLate, current
+from edge.shadow import Shadow, ShadowRules
 from models.fake import FakeDetector
 from scheduler.orloj.registry import POLICIES
 from scheduler.types import Detections, KnobProfile
@@ -82,12 +83,14 @@ class Slow(FakeDetector):
         self.clock, self.each_s, self.late = clock, 0.0, False
         self.patience_s: list[float] = []
         self.next_s: list[float | None] = []
+        self.weights: list[float] = []
 
     def predict(self, images, **_: object) -> list[Detections]:  # type: ignore[no-untyped-def, override]
         turn = current()
         assert turn is not None
         self.patience_s.append(turn.deadline_s - self.clock.monotonic_s())
         self.next_s.append(turn.next_s)
+        self.weights.append(turn.weight)
         self.clock.advance_to(self.clock.monotonic_s() + self.each_s)
         turn.spent_s += self.each_s
         if self.late:
@@ -215,6 +218,27 @@ def test_a_camera_that_would_show_nothing_gets_more_and_more_time() -> None:
     assert bench.worker.patience_s() == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("may_lag", [False, True], ids=["live", "a recording"])
+def test_the_queue_is_told_what_an_answer_is_worth(may_lag: bool) -> None:
+    bench = Bench()
+    bench.camera.may_lag = may_lag
+    bench.run(1.0)
+    bench.worker.weight = 3.0
+    before = len(bench.model.weights)
+    bench.run(1.0)
+    assert set(bench.model.weights[:before]) == {1.0}
+    assert set(bench.model.weights[before:]) == {3.0}
+
+
+def test_a_shadows_look_is_worth_what_the_cameras_frames_are() -> None:
+    bench = Bench()
+    bench.worker.weight = 3.0
+    beside = Slow(bench.clock)
+    bench.worker.shadow(Shadow(beside, "a-2", ShadowRules(frames=3)))
+    bench.run(2.0)
+    assert set(beside.weights) == {3.0}
+
+
 def test_what_others_computed_for_a_frame_is_its_cost() -> None:
     bench = Bench()
     bench.model.each_s = 0.03
@@ -307,16 +331,6 @@ def test_as_many_frames_are_due_as_the_wanted_interval_fits_in() -> None:
     due.rest()
     assert due.until(100.0, 0.2) == 1
     assert due.until(110.0, 0.2, silent_s=9.8) == 1
-
-
-def test_pictures_that_were_not_taken_in_order_are_no_more_than_they_are() -> None:
-    """As those of london_kerbside.mp4 (B pictures) at 2 a second: each fourth was taken a third of a second before the last."""
-    due, at_s, counted = DueFrames(), 0.0, 0
-    for gap_s in (0.0, *(-1 / 3, 7 / 6, 1 / 3, 5 / 6) * 25):
-        at_s += gap_s
-        counted += due.until(at_s, 0.5)
-    assert at_s == pytest.approx(50.0)
-    assert counted == 101, "one to begin with, and two a second"
 
 
 @given(st.lists(st.floats(0.01, 2.0), min_size=20, max_size=60))

@@ -238,7 +238,7 @@ def test_two_cameras_alike_give_the_same_bytes() -> None:
 
 
 def test_options_that_cannot_be_used_are_refused() -> None:
-    for wrong in ({"work_px": 0}, {"memory_s": 0.0}, {"max_regions": 0}, {"all_frac": 0.0}):
+    for wrong in ({"work_px": 0}, {"memory_s": 0.0}, {"memory_s": float("nan")}, {"max_regions": 0}, {"all_frac": 0.0}):
         with pytest.raises(ValueError, match="not usable"):
             MotionOptions(**wrong)  # type: ignore[arg-type]
 

@@ -293,6 +293,33 @@ def test_a_masked_clip_has_the_times_of_what_it_shows(tmp_path: Path) -> None:
     assert read_clip(tmp_path / "a.mp4")[1] == pytest.approx([0.4 * n for n in range(10)], abs=1e-3)
 
 
+def test_a_masked_clip_of_pictures_sent_out_of_order_moves_on_evenly(tmp_path: Path) -> None:
+    """Three B pictures in a row: what others refer to is sent first and shown last."""
+    source = tmp_path / "b.mp4"
+    with av.open(str(source), "w") as made:
+        stream = made.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.options = {"preset": "fast", "x264-params": "bframes=3:b-adapt=0:keyint=15"}
+        for n in range(30):
+            made.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 8 * n, np.uint8), format="rgb24")))
+        made.mux(stream.encode(None))
+    with av.open(str(source)) as container:
+        stream = container.streams.video[0]
+        tap = Tap(stream)
+        items = [
+            tap.coded(packet, (n / 10, UTC + n / 10)) for n, packet in enumerate(p for p in container.demux(stream) if p.size)
+        ]
+    with (tmp_path / "a.mp4").open("wb") as file:
+        clip = MaskedClip(file, items[0].format, [LEFT], fps=10.0)
+        for item in items:
+            clip.add(item)
+        clip.close()
+    assert read_clip(tmp_path / "a.mp4")[1] == pytest.approx(
+        [n / 10 for n in range(len(decoded(tmp_path / "a.mp4")))], abs=1e-3
+    )
+    assert len(decoded(tmp_path / "a.mp4")) >= 26
+
+
 def test_a_masked_clip_without_masks_cannot_be_made(tmp_path: Path) -> None:
     with (tmp_path / "a.mp4").open("wb") as file, pytest.raises(ValueError, match="masks"):
         MaskedClip(file, _FORMAT, [], fps=5.0)
