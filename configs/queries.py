@@ -352,6 +352,8 @@ def _wrong_value(param: str, value: object) -> str:
         return "" if known else f"must be a list of classes: {', '.join(CLASSES)}"
     least, most = (1, 1000) if param in ("min_frames", "max_regions") else (0, 1) if "score" in param else (0, 86_400)
     number = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+    if param == "memory_s":
+        return "" if number and value else f"must be a number above {least}, at most {most}"
     whole = param not in ("min_frames", "max_regions") or isinstance(value, int)
     return "" if number and whole else f"must be a {'whole ' if least else ''}number from {least} to {most}"
 

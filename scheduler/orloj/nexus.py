@@ -22,8 +22,12 @@ class Session:
 
 class Nexus(InOrder):
     """epoch_s: how often it plans. Per model the largest size whose duty cycle fits the objective: the time to gather it at the model's
-    rate plus the time to run it, and twice the time to run it when the device is saturated. Then all cycles are squeezed until one turn
-    of all models fits the shortest of them."""
+    rate plus the time to run it, and twice the time to run it when the device is saturated. Then all cycles are squeezed, the longest
+    batch first, until one turn of all models fits the shortest of them or the longest batch has one request only.
+
+    The paper would then take another device; here there is one. Squeezing the other models, too, was tried and makes it weaker: of 60
+    random loads of two to four models it was needed in 19, and finished 3.5 points less in the 8 where a turn then fitted now and then,
+    8 points less in the others, for smaller batches waste what the device lacks."""
 
     name = "nexus"
 
@@ -81,7 +85,7 @@ class Nexus(InOrder):
             largest = max(self._size, key=lambda m: self.expected_s(m, self._size[m]))
             smaller = [k for k in self._cost[largest].sizes if k < self._size[largest]]
             if not smaller:
-                break
+                break  # and the others keep theirs: see above
             self._size[largest] = smaller[-1]
 
     def _turn_s(self) -> float:

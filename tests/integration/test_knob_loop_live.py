@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import StorageError
 from edge import runtime
 from edge.gpu.base import Fault
 from edge.rates import RateMeter
@@ -88,6 +89,46 @@ def test_a_backend_that_cannot_be_asked_ends_no_look(tmp_path: Path, warned: lis
         box.wait(lambda: len(asked) >= 3, "the box is looked at again and again")
         assert [text for text in warned if "daemon is gone" in text] == ["looking at the box: OSError: the daemon is gone"]
         box.wait_frames("a")
+
+
+def test_a_look_that_fails_again_after_a_good_one_is_said_again(tmp_path: Path, warned: list[str]) -> None:
+    said = "looking at the box: OSError: the daemon is gone"
+    gone = threading.Event()
+    well: list[int] = []
+
+    def faults() -> tuple[Fault, ...]:
+        if gone.is_set():
+            raise OSError("the daemon is gone")
+        well.append(1)
+        return ()
+
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LOOP, cost_s=0.04) as box:
+        box.runtime.parts.backend.faults = faults  # type: ignore[method-assign]
+        for times in (1, 2):
+            gone.set()
+            box.wait(lambda times=times: warned.count(said) == times, "it is said")  # type: ignore[misc]
+            gone.clear()
+            well.clear()
+            box.wait(lambda: len(well) >= 2, "one look went well to its end")
+        assert warned.count(said) == 2, "once each time"
+
+
+def test_a_database_that_fails_again_after_a_good_look_is_complained_of_again(tmp_path: Path, warned: list[str]) -> None:
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=LOOP, cost_s=0.04) as box:
+
+        def follow(*, broken: bool) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(box.runtime.parts.store, "changed_by_others", lambda: True)
+                if broken:
+                    patch.setattr(box.runtime, "_follow_choice", refuse)
+                box.runtime.follow()
+
+        def refuse(camera_id: str, entry: object) -> None:
+            raise StorageError("the database is locked")
+
+        for broken in (True, True, False, True):
+            box.runtime.ask(lambda broken=broken: follow(broken=broken))  # type: ignore[misc]
+        assert [text for text in warned if "locked" in text] == ["database: the database is locked"] * 2
 
 
 def test_plans_hear_what_is_known_of_the_scene_that_a_camera_turned_to(tmp_path: Path) -> None:

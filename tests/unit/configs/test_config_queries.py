@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from configs.errors import ConfigError
 from configs.load import parse_config
 from configs.queries import TEMPLATES, TRANSFORMS, expanded, known_transforms, query_problems
+from streams.motion import Motion, MotionOptions
 
 ROOT = Path(__file__).parents[3]
 ZONE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9]]"
@@ -129,6 +131,13 @@ def test_nodes_name_some_of_the_querys_places() -> None:
         (NODES % "track, params: {min_frames: 1.5}", "[0].nodes[2].params.min_frames", "whole number from 1 to 1000"),
         (NODES % "track, params: {start_score: 2}", "[0].nodes[2].params.start_score", "number from 0 to 1"),
         (NODES % "track, params: {start_score: high}", "[0].nodes[2].params.start_score", "number from 0 to 1"),
+        (NODES % "motion, params: {memory_s: 0}", "[0].nodes[2].params.memory_s", "number above 0, at most 86400"),
+        (NODES % "motion, params: {memory_s: -60}", "[0].nodes[2].params.memory_s", "number above 0, at most 86400"),
+        (NODES % "motion, params: {memory_s: .nan}", "[0].nodes[2].params.memory_s", "number above 0, at most 86400"),
+        (NODES % "motion, params: {memory_s: .inf}", "[0].nodes[2].params.memory_s", "number above 0, at most 86400"),
+        (NODES % "motion, params: {memory_s: long}", "[0].nodes[2].params.memory_s", "number above 0, at most 86400"),
+        (NODES % "motion, params: {max_regions: 0}", "[0].nodes[2].params.max_regions", "whole number from 1 to 1000"),
+        (NODES % "motion, params: {max_regions: .nan}", "[0].nodes[2].params.max_regions", "whole number from 1 to 1000"),
         ("{name: a, nodes: [{transform: decode, knobs: {x: [1]}}]}", "[0].nodes[0].knobs.x", "no knob x"),
         (
             "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: count, params: {zones: [z]}}]}",
@@ -205,6 +214,20 @@ def test_knobs_of_a_packages_transform_are_its_own_matter(monkeypatch: pytest.Mo
     monkeypatch.setattr("configs.queries.known_transforms", lambda: (*TRANSFORMS, "blur"))
     [_, blur] = nodes_of("{name: a, nodes: [{transform: decode}, {transform: blur, knobs: {every: [0, often]}}]}")
     assert blur["knobs"] == {"every": (0, "often")}
+
+
+@pytest.mark.parametrize("value", [0, 0.001, 0.5, 1, 60, 1000])
+@pytest.mark.parametrize("param", ["memory_s", "max_regions"])
+def test_what_movement_is_told_passes_here_if_and_only_if_the_live_box_can_use_it(param: str, value: float) -> None:
+    try:
+        parse_config(written(NODES % f"motion, params: {{{param}: {value}}}"))
+    except ConfigError:
+        assert value < 1, "what can be used is not refused"
+        return
+    motion = Motion(MotionOptions(**{param: value}))  # type: ignore[arg-type]
+    for at in range(12):
+        found = motion.find(np.full((48, 64, 3), 20 * at, np.uint8), at_s=at / 5)
+        assert found.shape[1] == 4
 
 
 CASCADE = "{name: a, nodes: [{transform: decode}, {transform: detect}, {transform: classify}, {transform: count}]}"

@@ -19,7 +19,7 @@ from edge.box_queries import BoxQueries
 from edge.clock import SystemClock
 from edge.jobs import Scoring
 from edge.plan_book import PlanBook
-from edge.profiler.asked import Asked, query_menu_of
+from edge.profiler.asked import Asked, DefaultMenu, query_menu_of
 from edge.profiler.live import LiveMenu
 from edge.profiler.profile import CameraProfile, MeasuredOption, ProfilingCost, menu_of
 from edge.queries.base import Tools
@@ -335,6 +335,17 @@ def test_what_the_plan_chooses_for_queries_is_told(box: Box) -> None:
         (5.0, {"entrance": {"decode.fps": 5}}), (2.5, {"entrance": {"decode.fps": 5}}),
     ]  # fmt: skip
     assert [s["in_force"] for s in told["settings"]] == [box.runtime.parts.engine.state.streams["gate"].knob == "every", False]
+
+
+def test_a_default_menu_is_planned_with_once_its_cost_is_known(box: Box) -> None:
+    menu = query_menu_of(profile("gate/entrance"), with_queries(box, ENTRANCE).specs()["entrance"])
+    assert menu is not None
+    defaults = {"entrance": DefaultMenu(menu=menu, usual={"decode.fps": 5})}
+    planned = []
+    for flat_pct in (0.0, 10.0):
+        box.entry.asked = Asked(flat_pct=flat_pct, defaults=defaults)
+        planned.append(box.client.get("/api/v1/queries/gate").json()["queries"][0]["planned"])
+    assert planned == [False, True]
 
 
 def test_a_query_that_cannot_run_is_told_without_a_graph(box: Box) -> None:

@@ -281,6 +281,21 @@ def test_a_goal_that_cannot_be_met_is_said_once_and_so_is_its_return() -> None:
     assert ["meets" in note.text for note in told] == [True]
 
 
+@pytest.mark.parametrize(("quality", "said"), [(0.3, ["a"]), (0.6, []), (None, [])])
+def test_a_plan_says_that_a_goal_cannot_be_met_also_where_knobs_stay_between_plans(
+    quality: float | None, said: list[str]
+) -> None:
+    engine = BoxEngine(replace(ENGINE, knob_loop=False))
+    for camera, goal in (("a", 0.55), ("b", 0.0)):
+        utility = Utility(quality_goal=goal)
+        engine.handle(
+            CameraAdded(at_s=0, stream=camera, knobs=menu(20.0), version=f"{camera}-0", quality=quality, utility=utility)
+        )
+    told = [*engine.handle(BoxStarted(at_s=0, window=0)), *engine.handle(TimerFired(at_s=1, timer="prep-deadline"))]
+    assert engine.state.phase == "planned"
+    assert [note.stream for note in told if isinstance(note, Note) and note.code == "goal"] == said
+
+
 def test_a_camera_that_goes_dark_is_not_said_to_meet_its_goal() -> None:
     goal = Utility(quality_goal=0.55, quality_penalty=2)
     engine = with_goals({"a": goal, "b": Utility()}, 40.0, config=replace(ENGINE, say_lag=True))

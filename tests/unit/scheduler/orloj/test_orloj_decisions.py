@@ -77,6 +77,25 @@ def test_penalties_and_what_a_frame_needs_later_count() -> None:
     assert [r.id for r in filled(Orloj(), [asked(1, 1.4, after_s=0.5)], one).decide(0.0).dropped] == [1]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    variant=st.sampled_from(["ours", "printed"]), alone_s=st.floats(0.01, 10.0), room=st.floats(1.1, 1.9),
+    penalty=st.floats(0.01, 1000.0), times=st.floats(1.01, 100.0), heavier=st.sampled_from([1, 2]),
+    sizes=st.sampled_from([(1,), (1, 2)]),
+)  # fmt: skip
+def test_of_two_that_differ_in_nothing_else_the_one_that_costs_more_to_lose_is_served(
+    variant: str, alone_s: float, room: float, penalty: float, times: float, heavier: int, sizes: tuple[int, ...]
+) -> None:
+    """There is time for one of them, in a batch or not: whichever came first, and whatever the scale of penalties."""
+    lighter = 3 - heavier
+    penalties = {heavier: penalty * times, lighter: penalty}
+    rivals = [asked(id, room * alone_s, penalty=penalties[id]) for id in (1, 2)]
+    policy = filled(orloj(OrlojRules(variant=variant)), rivals, ModelCost(sizes=sizes), a=alone_s)  # type: ignore[arg-type]
+    assert served(policy) == [heavier]
+    late = policy.decide(1.02 * alone_s)
+    assert (late.batch, [r.id for r in late.dropped]) == (None, [lighter])
+
+
 def test_worthless_requests_are_served_when_nothing_else_waits() -> None:
     policy = filled(Orloj(), [asked(1, 9.0, penalty=0.0), asked(2, 9.0, penalty=0.0)])
     assert {*served(policy), *served(policy)} == {1, 2}
@@ -266,6 +285,19 @@ def test_nexus_squeezes_all_models_into_one_duty_cycle() -> None:
     assert planned({"a": (400, 2.2), "b": (400, 8.0)}) == [("a", 4), ("b", 4)]  # 0.5 + 0.5 in 1.1
     assert planned({"a": (400, 8.0), "b": (400, 8.0)}) == [("a", 16), ("b", 16)]  # 1.7 + 1.7 in 4
     assert planned(dict.fromkeys("abc", (400, 8.0))) == [("a", 8), ("b", 8), ("c", 16)]  # no more than it takes: 3.5 in 4
+
+
+def test_nexus_leaves_other_models_their_sizes_when_its_longest_batch_has_one_request_only() -> None:
+    """A turn of one slow request (1.1 s) and 16 quick ones (0.18 s) does not fit 1.2 s. One of 4 quick ones would, and keep up with
+    a quarter of them."""
+    policy = make_batch_policy("nexus")
+    for model, cost, alone_s in (("slow", PACKED, 10.0), ("quick", ModelCost(c0_s=0.02, c1=0.1, sizes=PACKED.sizes), 0.1)):
+        policy.add_model(model, cost)
+        policy.sample(model, "a", alone_s, 0.0)
+        for _ in range(400):
+            policy.submit(Request(id=next(IDS), app="a", model=model, released_s=0.0, deadline_s=2.4), 0.0)
+    batches = [policy.decide(0.0).batch for _ in range(2)]
+    assert [(batch.model, len(batch.requests)) for batch in batches if batch is not None] == [("slow", 1), ("quick", 16)]
 
 
 def test_nexus_plans_anew_every_epoch() -> None:
