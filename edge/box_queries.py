@@ -100,7 +100,7 @@ class BoxQueries:
             return QueryGraph(**about.model_dump())
         return QueryGraph(
             **about.model_dump(exclude={"nodes"}), nodes=about.nodes, graph=_nodes(report, spec), quality_goal=spec.quality_goal,
-            lag_goal_s=spec.lag_goal_s, planned=report.name in entry.asked.menus,
+            lag_goal_s=spec.lag_goal_s, planned=report.name in entry.asked.planned(),
             profile=_query_profile(self._stored(f"{entry.camera.id}/{report.name}"), report.setting),
         )  # fmt: skip
 

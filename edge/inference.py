@@ -132,7 +132,8 @@ class InferenceWorker:
     """Runs until `stop`. `swap` may be called from any thread with a warmed detector; the next frame uses it.
 
     on_fall_back: told in the worker's own thread when the model before was put back; must be quick. goal_s: from capture to answer.
-    after_s: how much of the seconds that a frame has until its deadline is needed after its answer (`Turn.after_s`).
+    after_s: how much of the seconds that a frame has until its deadline is needed after its answer (`Turn.after_s`). weight: what an
+    answer is worth beside other cameras' (`Turn.weight`).
     on_shown: told each analysed frame, in the worker's own thread; must return at once and never raise. hold: whether somebody is not
     done with the last frame; asked only where frames may wait (`Camera.may_lag`)."""
 
@@ -161,6 +162,7 @@ class InferenceWorker:
         self.on_shown: Callable[[Shown], None] = lambda shown: None
         self.hold: Callable[[], bool] = lambda: False
         self.after_s: Callable[[float], float] = lambda patience_s: 0.0
+        self.weight = 1.0
         self._lane = lane
         self._undecoded = _undecoded_of(camera, lane)
         self._model = Model(detector=detector, version=version)
@@ -468,12 +470,14 @@ class InferenceWorker:
             return self.camera.next_frame(after_seq=frame.seq, timeout_s=0.0) is not None
 
         if self.camera.may_lag:
-            return Turn(deadline_s=self._clock.monotonic_s() + PATIENCE_MAX_S, checkpoint=self._lane.checkpoint)
+            return Turn(
+                deadline_s=self._clock.monotonic_s() + PATIENCE_MAX_S, weight=self.weight, checkpoint=self._lane.checkpoint
+            )
         replaceable = self._interval_s > 0 and self._late_in_a_row < BLIND_FRAMES
         patience_s = self.patience_s()
         return Turn(
             deadline_s=frame.captured_s + patience_s, after_s=self.after_s(patience_s), newer=newer,
-            next_s=self._next_s if replaceable else None, checkpoint=self._lane.checkpoint,
+            next_s=self._next_s if replaceable else None, weight=self.weight, checkpoint=self._lane.checkpoint,
         )  # fmt: skip
 
     def _count_error(self, error: Exception) -> None:
@@ -598,7 +602,7 @@ class InferenceWorker:
         with self._lane.iteration():
             self._pulse.beat()
             turn = Turn(
-                deadline_s=self._clock.monotonic_s() + self.patience_s(), checkpoint=self._lane.checkpoint
+                deadline_s=self._clock.monotonic_s() + self.patience_s(), weight=self.weight, checkpoint=self._lane.checkpoint
             )  # fmt: skip
 
             def used_s() -> float:

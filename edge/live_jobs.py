@@ -51,8 +51,9 @@ MakeEvent = Callable[[float], ev.Event]
 #: Runs a job to its end in a lane; the answer waits for the time at which the loop hears it.
 Body = Callable[[Lane, Spent], MakeEvent]
 LearningCommand = StartLook | StartLabelling | StartProbe | StartProfiling | StartReprofiling | StartRetraining | StartGate
-#: Measures what a camera's knobs are worth and keeps it: (its id, seconds of compute for the search, what to call now and then).
-Reprofile = Callable[[str, float, Callable[[], None]], None]
+#: Measures what a camera's knobs, or those of a query of it, are worth and keeps it: (the camera's id, the query's name or '' for the
+#: camera's own, seconds of compute for the search, what to call now and then).
+Reprofile = Callable[[str, str, float, Callable[[], None]], None]
 
 #: Commands that start a learning job -> what people read.
 KINDS: dict[type, str] = {
@@ -72,7 +73,7 @@ class LearningParts:
     require_room: raises StorageError when the disk is to be left alone, so that nothing new is trained. steps: (job's id) -> how
     its kind is done, here or in a process of its own. trials_at_once: most profiling trials at once (docs/trials.md);
     profile_halving: those that are clearly worse stop early; widths: gives one job the devices that its trials may have (None: one
-    each). reprofiling: measures a camera's knobs anew; None: nobody does."""
+    each). reprofiling: measures knobs of a camera or a query anew; None: nobody does."""
 
     store: Store
     shelf: Shelf
@@ -211,7 +212,7 @@ class LiveJobs:
         if self._parts.reprofiling is None:
             raise UsageError("nobody profiles here", subject=command.stream, remedy="set scheduler.reprofile to auto")
         with lane.iteration():
-            self._parts.reprofiling(command.stream, command.budget_gpu_s, lane.checkpoint)
+            self._parts.reprofiling(command.stream, command.query, command.budget_gpu_s, lane.checkpoint)
         gpu_s = spent()
         return lambda at_s: ev.Reprofiled(at_s=at_s, job=command.job, stream=command.stream, gpu_s=gpu_s)
 

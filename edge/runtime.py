@@ -92,8 +92,8 @@ RATE_TOLERANCE = 0.03
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
 
-#: Whose complaint it is when knobs and shares cannot be divided anew, and when a look at the box fails.
-DIVIDING, LOOKING = "knobs between plans", "looking at the box"
+#: Whose complaint it is when knobs and shares cannot be divided anew, and when a look at the box, or at what others wrote, fails.
+DIVIDING, LOOKING, DATABASE = "knobs between plans", "looking at the box", "database"
 
 #: Longest that another thread waits for the loop, and that a camera's last frame is waited for when it is taken out.
 ASK_S, WORKER_ENDS_S = 10.0, 3.0
@@ -160,7 +160,7 @@ class Watched:
         if self.menu is not None:
             self.menu.knob = self.running.base.name if self.running is not None else None
         if self.queries is not None and self.running is not None:
-            for query, setting in self.running.settings.items():
+            for query, setting in {**self.asked.usual(), **self.running.settings}.items():
                 with contextlib.suppress(UsageError):  # asked otherwise by now: it keeps what it has
                     self.queries.set_knobs(query, setting)
         return self.running
@@ -471,6 +471,7 @@ class BoxRuntime:
         looks = [one.on_shown for one in (entry.rates, entry.queries, entry.objects) if one is not None]
         entry.worker.hold = entry.queries.behind if entry.queries is not None else _nobody_waits
         entry.worker.after_s = entry.queries.after_s if entry.queries is not None else _nothing_after
+        entry.worker.weight = (utility_of(entry) or self.parts.engine.config.knob_utility).quality_weight
         tell: Tell = looks[0] if len(looks) == 1 else functools.partial(_all_look, looks)
         entry.worker.on_shown = (
             tell if self._gate is None else self._gate(entry.camera.id, tell, functools.partial(_behind, entry))
@@ -560,6 +561,7 @@ class BoxRuntime:
             await asyncio.sleep(TICK_S)
             try:
                 self.tick()
+                self._complaints.pop(LOOKING, None)
             except Exception as error:  # a task that dies takes all later looks with it, and nobody would see why
                 self._complain(LOOKING, redact(f"{type(error).__name__}: {error}"))
 
@@ -577,8 +579,9 @@ class BoxRuntime:
                     self._follow_offers(camera_id)
                     self._follow_profile(camera_id, entry)
                     self._follow_asked(camera_id, entry)
+                self._complaints.pop(DATABASE, None)
         except StorageError as error:
-            self._complain("database", str(error))
+            self._complain(DATABASE, str(error))
 
     def _set_aside(self, camera_id: str, reason: str) -> None:
         entry = self.watched.get(camera_id)
@@ -679,9 +682,12 @@ class BoxRuntime:
         cost_s = entry.worker.cost_s()
         knobs = (entry.measured(cost_s) if cost_s else None) or entry.rated(self.parts.clock.monotonic_s())
         entry.knobs = knobs or entry.knobs
-        if entry.asks_otherwise(with_cpu=self.parts.on_cpu) or knobs is not None:
+        if entry.asks_otherwise(with_cpu=self.parts.on_cpu):
+            self._offer_with_queries(camera_id, entry)
+        elif knobs is not None:
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
         self._review_profile(camera_id, entry, cost_s=cost_s, drifted=False)
+        self._review_asked(camera_id, entry, drifted=False)
 
     def _follow_profile(self, camera_id: str, entry: Watched) -> None:
         """Takes up a profile that `driftbox profile` has written."""
@@ -702,20 +708,28 @@ class BoxRuntime:
         """Takes up profiles of its queries that `driftbox profile --query` has written."""
         if self.parts.profiles is None or entry.queries is None:
             return
-        found = self.parts.profiles.asked(camera_id, entry.queries.specs(), known=entry.asked)
+        at_s = self.parts.clock.monotonic_s()
+        found = self.parts.profiles.asked(camera_id, entry.queries.specs(), known=entry.asked, at_s=at_s)
         if found is None:
             return
         entry.asked = found
-        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
+        self._offer_with_queries(camera_id, entry)
         for query, menu in sorted(found.menus.items()):
             text = f"plans use version {found.versions[query]} of the profile of {query}: {len(menu.options)} settings of its knobs"
             self._note(Note(stream=camera_id, code="profile-taken-up", text=text))
+
+    def _offer_with_queries(self, camera_id: str, entry: Watched) -> None:
+        """Its queries may run with something else than before: a name that stays in force may mean another setting of theirs."""
+        self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
+        stream = self.parts.engine.state.streams.get(camera_id)
+        if stream is not None and entry.running is not None:
+            entry.run(stream.knob)
 
     def _asked_of(self, camera_id: str, entry: Watched) -> Asked:
         """What the stored profiles of its queries offer."""
         if self.parts.profiles is None or entry.queries is None:
             return Asked()
-        return self.parts.profiles.asked(camera_id, entry.queries.specs()) or Asked()
+        return self.parts.profiles.asked(camera_id, entry.queries.specs(), at_s=self.parts.clock.monotonic_s()) or Asked()
 
     def _review_profile(self, camera_id: str, entry: Watched, *, cost_s: float | None, drifted: bool) -> None:
         """Says when a camera should be profiled anew (`scheduler.videostorm.reprofile`)."""
@@ -731,6 +745,22 @@ class BoxRuntime:
         self._note(Note(stream=camera_id, code="profile-old", text=text))
         if again:
             self._handle(lambda at_s: ev.ProfileOld(at_s=at_s, stream=camera_id, why=why))
+
+    def _review_asked(self, camera_id: str, entry: Watched, *, drifted: bool) -> None:
+        """The same of its queries; one that has no profile is given one by a box that profiles by itself."""
+        if self.parts.reprofile is None:
+            return
+        again = self.parts.reprofiling is not None
+        at_s = self.parts.clock.monotonic_s()
+        for query, why in entry.asked.due(self.parts.reprofile, at_s=at_s, drifted=drifted, missing=again).items():
+            by_itself = again and query in entry.asked.by_itself
+            then = "it is profiled when there is time" if by_itself else f"run driftbox profile {camera_id} --query {query}"
+            text = f"the profile of its query {query} has grown old: {why}; {then}"
+            if query not in entry.asked.menus:
+                text = f"its query {query} has no profile in use; {then}"
+            self._note(Note(stream=camera_id, code="profile-old", text=text))
+            if by_itself:
+                self._handle(functools.partial(_old_query, camera_id, query, why))
 
     def _follow_choice(self, camera_id: str, entry: Watched) -> None:
         """Serves what the database says when that is neither what serves nor what is about to: somebody else has written it. At once
@@ -893,6 +923,7 @@ class BoxRuntime:
             entry = self.watched.get(seen.id)
             if entry is not None and seen.drift is not None and seen.drift.drifted:
                 self._review_profile(seen.id, entry, cost_s=None, drifted=True)
+                self._review_asked(seen.id, entry, drifted=True)
         self._close_finish(outcome.window)
         self._keep(lambda: self.parts.store.add_window(outcome, opened_utc=opened_utc, closed_utc=now_utc))
         self._keep(self.parts.store.prune)
@@ -1049,9 +1080,13 @@ def _nobody_waits() -> bool:
     return False
 
 
+def _old_query(camera_id: str, query: str, why: str, at_s: float) -> ev.Event:
+    return ev.ProfileOld(at_s=at_s, stream=camera_id, why=why, query=query)
+
+
 def utility_of(entry: Watched) -> Utility | None:
     """What quality and lag are worth to those who ask the camera something."""
-    return knob_loop.together(entry.queries.utilities()) if entry.queries is not None else None
+    return entry.queries.utility() if entry.queries is not None else None
 
 
 def infer_job(camera_id: str) -> str:

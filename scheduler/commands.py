@@ -108,12 +108,13 @@ class StartProfiling(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StartReprofiling(Command):
-    """Measure what the stream's knobs are worth, spending budget_gpu_s on the search at most (golden labels come on top). Answer:
-    Reprofiled or JobFailed."""
+    """Measure what the stream's knobs are worth, or those of its query `query` ("": its own), spending budget_gpu_s on the search at
+    most (golden labels come on top). Answer: Reprofiled or JobFailed."""
 
     job: str
     stream: str
     budget_gpu_s: float
+    query: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

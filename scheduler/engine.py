@@ -260,6 +260,7 @@ class BoxEngine:
         stream = self.state.streams.get(event.stream)
         if stream is not None:
             stream.utility = event.utility
+            stream.old_queries.clear()  # others are asked now, or with other knobs; what they lack is said again
 
     def _camera_health(self, event: CameraHealth) -> None:
         stream = self.state.streams.get(event.stream)
@@ -690,14 +691,27 @@ class BoxEngine:
 
     def _profile_old(self, event: ProfileOld) -> None:
         stream = self.state.streams.get(event.stream)
-        if stream is not None:
+        if stream is None:
+            return
+        if event.query:
+            stream.old_queries[event.query] = event.why
+        else:
             stream.old_profile = event.why
 
     def _reprofiled(self, event: Reprofiled) -> None:
-        if self._ended(event.job, event.at_s, event.gpu_s) is None:
+        task = self._ended(event.job, event.at_s, event.gpu_s)
+        if task is None:
             return
-        self.state.streams[event.stream].old_profile = ""
+        self._profiled_anew(task)
         self._next_prep(event.at_s)
+
+    def _profiled_anew(self, task: Prep) -> None:
+        """Or not to be tried again before somebody says so."""
+        stream = self.state.streams[task.stream]
+        if task.query:
+            stream.old_queries.pop(task.query, None)
+        else:
+            stream.old_profile = ""
 
     def _offer(self, stream: StreamState, options: tuple[RetrainOption, ...]) -> None:
         """What the plan may choose from: options that help, or all where the policy does not care."""
@@ -982,7 +996,7 @@ class BoxEngine:
         elif task.kind == "profile":
             self._disband(stream)
         elif task.kind == "reprofile":
-            stream.old_profile = ""  # said again when it is still old in a while
+            self._profiled_anew(task)  # said again when it is still old in a while
         self._next_prep(event.at_s)
 
     def _swap_done(self, event: SwapDone) -> None:

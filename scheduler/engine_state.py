@@ -290,6 +290,7 @@ class StreamState:
     arch: str = ""
     utility: Utility | None = None  # of its queries
     old_profile: str = ""  # why its knobs are to be profiled anew; "": they are not
+    old_queries: dict[str, str] = field(default_factory=dict)  # query -> why its knobs are to be profiled
     customer: str = ""  # whose it is, for `BoxState.shares_pct`
     unmet: bool = False  # its quality goal cannot be met now, and that was told
     late: bool = False  # its lag goal is not met, and that was told
@@ -403,7 +404,7 @@ class StreamState:
 @dataclass(kw_only=True)
 class Prep:
     """A task of preparation waiting for, or running on, the preparation share. window: which it is about; frames: to look at or to
-    label; candidates: versions to probe."""
+    label; candidates: versions to probe; query: whose knobs are to be profiled, "": the stream's own."""
 
     job: str
     stream: str
@@ -411,6 +412,7 @@ class Prep:
     window: int = 0
     frames: int = 0
     candidates: tuple[str, ...] = ()
+    query: str = ""
     started_s: float = 0.0  # of the part whose promise is not counted yet
     share_pct: float = 0.0
     promised_gpu_s: float = 0.0

@@ -233,10 +233,12 @@ class ProfileDone(Event):
 @dataclass(frozen=True, kw_only=True)
 class ProfileOld(Event):
     """What a stream's knobs are worth was measured too long ago, or of another scene (`scheduler.videostorm.reprofile`), and is to be
-    measured anew when preparation has time. why: for people."""
+    measured anew when preparation has time. why: for people; query: those of this query, which may never have been measured, "": the
+    stream's own."""
 
     stream: str
     why: str
+    query: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@
     label       golden labels; a camera that neither drifted nor has more to learn gets the fewest, and is through
     probe       earlier versions on the held-out labels; a better one serves at once                (`scheduler.reuse`)
     profile     what each retraining would bring; cameras that share one are profiled once          (`scheduler.grouping`)
-    reprofile   what the knobs of one camera are worth, where that has grown old; in the time that the others left
+    reprofile   what the knobs of one camera or query are worth, where that has grown old; in the time that the others left
 
 All cameras do one step before any does the next; within a step the camera with least quality comes first, because time may run out.
 Where retrainings begin beside preparation (`EngineConfig.overlaps`), whole turns are planned instead (`scheduler.turns`): a camera's
@@ -351,12 +351,17 @@ def profile_of(stream: StreamState, state: BoxState) -> Prep:
 
 
 def reprofiling(state: BoxState) -> list[Prep]:
-    """One camera's whose knobs are to be profiled anew: it takes long, so the others wait for other windows; they take turns."""
-    old = [s for s in state.ordered() if s.live and s.old_profile]
+    """One camera's whose knobs, or a query's, are to be profiled anew: it takes long, so the others wait for other windows; they take
+    turns."""
+    old: list[tuple[str, str]] = []
+    for s in state.ordered():
+        if s.live:
+            old += [(s.id, "")] if s.old_profile else []
+            old += [(s.id, query) for query in sorted(s.old_queries)]
     if not old:
         return []
-    stream = old[state.window % len(old)]
-    return [Prep(job=state.job(stream.id, "reprofile"), stream=stream.id, kind="reprofile", window=state.window - 1)]
+    stream, query = old[state.window % len(old)]
+    return [Prep(job=state.job(stream, "reprofile"), stream=stream, kind="reprofile", window=state.window - 1, query=query)]
 
 
 def in_order(state: BoxState, config: EngineConfig) -> list[Prep]:
@@ -426,7 +431,7 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
     deadline_s = state.opened_s + config.prep_until_frac * (state.ends_s - state.opened_s)
     if task.kind == "reprofile":
         left_gpu_s = max(0.0, deadline_s - at_s) * task.share_pct / 100 * state.delivered_frac
-        return StartReprofiling(job=task.job, stream=task.stream, budget_gpu_s=REPROFILE_FRAC * left_gpu_s)
+        return StartReprofiling(job=task.job, stream=task.stream, budget_gpu_s=REPROFILE_FRAC * left_gpu_s, query=task.query)
     waiting = 1 + sum(p.kind == "profile" or (config.overlaps and p.kind == "label") for p in state.queue)
     return StartProfiling(
         job=task.job, stream=task.stream, window=task.window, version=version,

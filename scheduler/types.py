@@ -17,9 +17,10 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
-    """One decoded picture of a stream. image: uint8 (H, W, 3) RGB, masks already burnt in. regions: float32 (N, 4) xyxy px of what
-    moves in it (`streams.motion`), None where nobody looks for movement. camera_s: when it was taken by the camera's own clock
-    (seconds, the same for everybody who watches it), None: its stream does not tell."""
+    """One decoded picture of a stream. captured_s: when it was taken, of a live stream when its video came; no earlier than that of the
+    picture shown before it. image: uint8 (H, W, 3) RGB, masks already burnt in. regions: float32 (N, 4) xyxy px of what moves in it
+    (`streams.motion`), None where nobody looks for movement. camera_s: when it was taken by the camera's own clock (seconds, the same
+    for everybody who watches it), None: its stream does not tell."""
 
     stream: str
     seq: int

@@ -274,9 +274,9 @@ class SchedulerSection(Section):
     )
     reprofile: Literal["off", "note", "auto"] = setting(
         "note",
-        text="Say so (`note`) when a camera's profile (`driftbox profile`) has grown old: the scene drifted, or frames have long cost "
-        "more than `reprofile_factor` times what was profiled, or as much less. `auto`: and profile it anew in the time that "
-        "preparation has left, one camera a window.",
+        text="Say so (`note`) when the profile of a camera or a query (`driftbox profile`) has grown old: the scene drifted, or frames "
+        "have long cost more than `reprofile_factor` times what was profiled, or as much less. `auto`: and profile it anew in the time "
+        "that preparation has left, one a window; a query that has no profile gets one, too.",
     )
     reprofile_factor: float = setting(
         2.0, unit="ratio", gt=1, le=100, text="From which factor on the cost of a frame is another than was profiled."

@@ -218,7 +218,8 @@ class Pool:
         self._start_thread()
         now_s = self._clock.monotonic_s()
         call = _Call(model, app, job, score_min, self._lock)
-        together, penalty = self._ids + 1, 1.0 / max(1, len(images))  # a call is answered whole or not at all, and counts once
+        # a call is answered whole or not at all, and counts once
+        together, penalty = self._ids + 1, turn.weight / max(1, len(images))
         for image in images:
             self._ids += 1
             request = Request(

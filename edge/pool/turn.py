@@ -40,14 +40,15 @@ class Turn:
 
     deadline_s: monotonic time by which its answer is wanted; next_s: when the camera's next frame is due (None: it may lag, or nobody
     knows); newer: whether a newer frame is there, asked from `next_s` on; checkpoint: raises JobCancelled when the camera's job was
-    cancelled. after_s: seconds before its deadline that what asks other models about the same frame will need. spent_s: seconds of
-    compute that others spent for it, so far."""
+    cancelled. after_s: seconds before its deadline that what asks other models about the same frame will need. weight: what an answer
+    to it is worth beside other cameras' frames, from 0 on. spent_s: seconds of compute that others spent for it, so far."""
 
     deadline_s: float
     next_s: float | None = None
     newer: Callable[[], bool] = _never
     checkpoint: Callable[[], None] = _nothing
     after_s: float = 0.0
+    weight: float = 1.0
     spent_s: float = 0.0
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from configs.errors import StorageError
-from edge.profiler.asked import Asked, query_menu_of
+from edge.profiler.asked import Asked, by_itself, default_menus, query_menu_of
 from edge.profiler.profile import CameraProfile, Menu, menu_of, read_profile, refusal
 from edge.queries.base import QuerySpec
 from scheduler.types import KnobProfile
@@ -22,13 +22,15 @@ class ProfileStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What a camera is watched with: a profile of something else is none of it."""
+    """What a camera is watched with: a profile of something else is none of it. recording: its source can be read again, frame by
+    frame."""
 
     task: str
     model: str
     fps: float
     machine: str
     device: str = "cpu"
+    recording: bool = False
 
 
 @dataclass(kw_only=True)
@@ -104,15 +106,26 @@ class Profiles:
             return None
         return self.menu(camera, at_s=at_s)
 
-    def asked(self, camera: str, specs: Mapping[str, QuerySpec], *, known: Asked | None = None) -> Asked | None:
+    def asked(
+        self, camera: str, specs: Mapping[str, QuerySpec], *, known: Asked | None = None, at_s: float = 0.0
+    ) -> Asked | None:
         """What the profiles of a camera's queries offer (`driftbox profile CAMERA --query`); None: nothing was written since `known`.
         Raises StorageError of the disk; a damaged profile, or one that does not fit, is told."""
         found = {name: self._store.profile(f"{camera}/{name}") for name in specs}
         versions = {name: one[0] for name, one in found.items() if one is not None}
         if known is not None and versions == known.versions:
             return None
-        menus = {name: self._query_menu(camera, spec, found[name]) for name, spec in specs.items()}
-        return Asked(versions=versions, menus={name: menu for name, menu in menus.items() if menu is not None})
+        offered = {name: self._query_menu(camera, spec, found[name]) for name, spec in specs.items()}
+        menus = {name: menu for name, menu in offered.items() if menu is not None}
+        if not specs:
+            return Asked()
+        watching = self._watching(camera)
+        return Asked(
+            versions=versions, menus=menus,
+            defaults=default_menus((spec for name, spec in specs.items() if name not in menus), watching.fps),
+            by_itself=frozenset(name for name, spec in specs.items() if by_itself(spec, recording=watching.recording)),
+            ages={name: _age(name, versions, menus, known, at_s) for name in specs},
+        )  # fmt: skip
 
     def _query_menu(self, camera: str, spec: QuerySpec, found: tuple[int, str] | None) -> QueryMenu | None:
         if found is None:
@@ -137,6 +150,16 @@ class Profiles:
     def _refused(self, camera: str, text: str, first: bool) -> None:
         if first:
             self._tell(camera, text)
+
+
+def _age(
+    query: str, versions: Mapping[str, int], menus: Mapping[str, QueryMenu], known: Asked | None, at_s: float
+) -> ProfileAge:
+    """Also one that is of no use has just been made when it came after `known`: another would be no better at once."""
+    if known is None:
+        return fresh(at_s) if query in menus else ProfileAge()
+    same = query in known.ages and versions.get(query) == known.versions.get(query)
+    return known.ages[query] if same else fresh(at_s)
 
 
 def refusal_of(profile: CameraProfile, watching: Watching) -> str:

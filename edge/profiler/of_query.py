@@ -11,6 +11,7 @@ import numpy as np
 
 from configs.errors import JobError, UsageError
 from configs.schema import BoxConfig
+from edge.profiler.asked import DEAR, SHOWN, shown_nodes
 from edge.profiler.clips import Footage
 from edge.profiler.graph import Graph, Ledger
 from edge.profiler.measure import GoldenJudge, Measurer, Where
@@ -23,11 +24,6 @@ from models.detector import Detector
 from models.serving.cache import machine
 from models.tasks.base import Scoring
 from models.tasks.detection import DETECTION
-
-#: Transforms that ask a model: their work is paid from the camera's share.
-DEAR: tuple[str, ...] = ("detect", "classify", "read")
-#: Those of them that the camera's own model may have answered already (`edge.queries.base.Scene.shown`).
-SHOWN: tuple[str, ...] = ("detect", "classify")
 
 
 @dataclass(kw_only=True)
@@ -50,16 +46,6 @@ class QueryModels:
         return sum(model_mib(self.of(model)) for model in models)
 
 
-def shown_nodes(spec: QuerySpec, setting: Setting) -> tuple[str, ...]:
-    """Nodes that a live box answers from what is shown: they ask no model but the camera's own. `classify` after `detect` asks one."""
-    detected = {node.id for node in spec.nodes if node.transform == "detect"}
-    return tuple(
-        node.id
-        for node in spec.nodes
-        if node.transform in SHOWN and not setting.get(f"{node.id}.model") and not (node.transform == "classify" and detected)
-    )
-
-
 def asked_models(spec: QuerySpec, setting: Setting) -> frozenset[str]:
     """The models that a setting's nodes ask, '' for the camera's own; what `read` brings itself is not among them."""
     return frozenset(str(setting.get(f"{node.id}.model", "")) for node in spec.nodes if node.transform in SHOWN)
@@ -73,7 +59,7 @@ def spec_of_query(config: BoxConfig, camera: str, name: str) -> QuerySpec:
         known = ", ".join(queries) or "none"
         raise UsageError(f"camera {camera} has no query '{name}'", subject=camera, remedy=f"its queries: {known}")
     spec = query_spec(queries[name], task=entry.task, may_lag=entry.may_lag)
-    if not any(len(knob.values) > 1 for knob in spec.knobs.values()):
+    if not spec.turnable:
         raise UsageError(f"query {name} of {camera} has no knob to turn", subject=name, remedy="declare knobs for its nodes")
     return spec
 
@@ -93,6 +79,7 @@ def profile_query(
     dear = [node.id for node in spec.nodes if node.transform in DEAR]
     graph = Graph(spec, footage.clip, lambda node, values: build_node(node, tools, values), meter=meter, dear=dear)
     where = Where(device_nodes=dear, on_gpu=on_gpu)
+    told("its golden setting", 0, 1)
     try:
         golden = graph.run(spec.golden_setting())
     except Exception as error:

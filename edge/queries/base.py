@@ -137,6 +137,11 @@ class QuerySpec:
         """`node.knob` -> knob, as written."""
         return {f"{node.id}.{knob.name}": knob for node in self.nodes for knob in node.knobs}
 
+    @property
+    def turnable(self) -> bool:
+        """Whether a knob of it may be anything else than it is."""
+        return any(len(knob.values) > 1 for knob in self.knobs.values())
+
     def default_setting(self) -> dict[str, KnobValue]:
         """What a new query begins with."""
         return {name: knob.default for name, knob in self.knobs.items()}

@@ -26,6 +26,7 @@ from edge.queries.base import Cost, KnobValue, Meter, QuerySpec, Scene, Setting,
 from edge.queries.carried import QueryStates
 from edge.queries.registry import query_spec
 from edge.queries.runner import FaultRules, GivenUp, NodeStat, Outcome, QueryRunner, QueryState
+from scheduler.knob_loop import together
 from scheduler.videostorm.types import Utility
 
 log = logging.getLogger("driftbox")
@@ -123,6 +124,7 @@ class CameraQueries:
         self._stopping = False
         self._lags_s: dict[str, float] = {}
         self._spent_s: deque[tuple[float, float]] = deque(maxlen=COSTS_KEPT)  # a frame's (CPU of this thread, of the queue)
+        self._costs_least = COSTS_LEAST
 
     # --- called by others ---------------------------------------------------------------------------------------------
 
@@ -178,7 +180,12 @@ class CameraQueries:
         """See `QueryRunner.set_knobs`. Raises UsageError, also for a query that is not there."""
         if query not in self.runner.queries:
             raise UsageError(f"camera {self.camera_id} has no query {query}", subject=self.camera_id)
+        state = self.runner.queries[query]
+        before = state.setting
         self.runner.set_knobs(query, setting)
+        if state.setting != before:  # frames looked at in another way cost otherwise
+            self._spent_s.clear()
+            self._costs_least = COSTS_KEPT
 
     def front(self) -> dict[str, dict[str, KnobValue]]:
         """See `QueryRunner.front`."""
@@ -193,10 +200,11 @@ class CameraQueries:
         return {name: state.spec for name, state in self.runner.queries.items()}
 
     def frame_cost_s(self, *, with_cpu: bool) -> float | None:
-        """Seconds of compute that a frame takes, mean of the last ones: what models of the box's queue spent for it and, `with_cpu`,
-        this thread. None before the first few."""
+        """Seconds of compute that a frame takes with the knobs in force, mean of the last ones: what models of the box's queue spent for
+        it and, `with_cpu`, this thread. None before the first few; after a knob was turned before so many that also a query that looks
+        at few of them has done so."""
         spent = list(self._spent_s)
-        if len(spent) < COSTS_LEAST:
+        if len(spent) < self._costs_least:
             return None
         return sum(queue_s + (cpu_s if with_cpu else 0.0) for cpu_s, queue_s in spent) / len(spent)
 
@@ -220,9 +228,14 @@ class CameraQueries:
         broken = [QueryReport(name=n, state="unusable", reason=why, setting={}, told={}) for n, why in self.broken.items()]
         return tuple(sorted([*running, *broken], key=lambda report: report.name))
 
-    def utilities(self) -> list[Utility]:
-        """What quality and lag are worth to each query that runs."""
-        return [state.spec.utility() for state in self.runner.queries.values()]
+    def utility(self) -> Utility | None:
+        """What quality and lag of the camera are worth to all queries that run, None: none does."""
+        return together([state.spec.utility() for state in self.runner.queries.values()])
+
+    def weight(self) -> float:
+        """What a frame of the camera is worth to them beside other cameras' (`Turn.weight`), as divisions of the shares count it."""
+        utility = self.utility()
+        return utility.quality_weight if utility is not None else 1.0
 
     def stop(self) -> None:
         """Ends the thread after the frame in work; does not wait for it."""
@@ -253,7 +266,7 @@ class CameraQueries:
         while (scene := self._next()) is not None:
             try:
                 began_s = self._clock.thread_cpu_s()
-                with taken(Turn(deadline_s=self._deadline_s(scene))) as turn:
+                with taken(Turn(deadline_s=self._deadline_s(scene), weight=self.weight())) as turn:
                     outcomes = self.runner.step(scene)
                 self._spent_s.append((self._clock.thread_cpu_s() - began_s, turn.spent_s))
             except GivenUp:

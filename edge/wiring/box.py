@@ -170,7 +170,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 profiles=profiles,
                 reprofile=reprofile_of(config),
                 on_cpu=config.gpus.device == "cpu",
-                reprofiling=reprofiling_of(config),
+                reprofiling=reprofiling_of(config, lambda: book.read().config),
                 serve=serve,
                 serve_later=serve_later,
                 form_s=serving.form_s if processes is None else no_form_s,

@@ -203,7 +203,7 @@ def watching_of(entry: CameraEntry, config: BoxConfig) -> Watching:
     """What its profile must have been made for."""
     return Watching(
         task=entry.task, model=entry.edge or config.models.for_task(entry.task).edge, fps=entry.fps or USUAL_FPS, machine=machine(),
-        device=config.gpus.device,
+        device=config.gpus.device, recording=entry.url.scheme == "file",
     )  # fmt: skip
 
 
@@ -218,23 +218,24 @@ def profiles_of(watching: Mapping[str, Watching], store: Store, clock: Clock) ->
     return Profiles(store, watching.__getitem__, tell)
 
 
-def reprofiling_of(config: BoxConfig) -> Reprofile | None:
-    """None: an operator is told to do it. Under `mps` this process does not compute on the GPU, and what it measured on its cores would
-    not be a profile of this box."""
+def reprofiling_of(config: BoxConfig, current: Callable[[], BoxConfig] | None = None) -> Reprofile | None:
+    """current: the configuration with today's cameras and queries, None: they stay those of `config`. Returns None where an operator is
+    told to do it. Under `mps` this process does not compute on the GPU, and what it measured on its cores would not be a profile of
+    this box."""
     if config.scheduler.reprofile != "auto" or config.gpus.backend == "mps":
         return None
-    return partial(_reprofile_camera, config)
+    return partial(_reprofile, current or (lambda: config))
 
 
-def _reprofile_camera(config: BoxConfig, camera: str, budget_s: float, checkpoint: Callable[[], None]) -> None:
-    """Profiles a camera as `driftbox profile` does, on its newest samples or its recording, and keeps it: who follows the database takes
-    it up. checkpoint: called between frames and settings. Raises what `profile_command` raises."""
+def _reprofile(
+    current: Callable[[], BoxConfig], camera: str, query: str, budget_s: float, checkpoint: Callable[[], None]
+) -> None:
+    """Profiles a camera, or a query of it, as `driftbox profile` does, on its newest samples or its recording, and keeps it: who follows
+    the database takes it up. checkpoint: called between frames and settings. Raises what `profile_command` raises."""
     from edge.profiler.command import ProfileOptions, profile_command
 
-    profile_command(
-        config, camera, ProfileOptions(budget_s=budget_s), device=device_of_models(config), curve=STRIDES,
-        told=lambda *_: checkpoint(),
-    )  # fmt: skip
+    config, options = current(), ProfileOptions(budget_s=budget_s, query=query or None)
+    profile_command(config, camera, options, device=device_of_models(config), curve=STRIDES, told=lambda *_: checkpoint())
 
 
 def objects_of(entry: CameraEntry, media: Media, clock: Clock, camera: Camera) -> CameraObjects | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 STRIDES: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 0.78), (3, 0.64), (4, 0.60), (6, 0.42), (8, 0.33))
 
 
-def usual_quality_frac(stride: int) -> float:
+def usual_quality_frac(stride: float) -> float:
     """Between two points of the curve on the straight line between them; beyond the last, as the rate. stride: 1 or more."""
     last, left_frac = STRIDES[-1]
     if stride >= last:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from configs.schema.queries import QueryEntry
-from edge.profiler.asked import MU_MAX, Asked, beside_s, query_menu_of
+from edge.profiler.asked import MU_MAX, Asked, beside_s, by_itself, default_menus, query_menu_of
 from edge.profiler.live import Profiles, Watching
 from edge.profiler.of_query import shown_nodes
 from edge.profiler.profile import HEADROOM, CameraProfile, MeasuredOption, ProfilingCost
 from edge.queries.base import QuerySpec
 from edge.queries.registry import query_spec
 from scheduler.types import KnobProfile
+from scheduler.videostorm.joint import Joint
+from scheduler.videostorm.reprofile import ReprofileRules
 
 HERE = Watching(task="detection", model="fake", fps=5.0, machine="here")
 EVERY = KnobProfile(name="every", demand_pct=20.0, quality_frac=1.0, fps=5.0)
@@ -136,8 +138,178 @@ def test_a_profile_that_does_not_fit_is_told_once_and_the_query_keeps_its_settin
 def test_without_profiles_nothing_is_offered_and_nothing_told() -> None:
     profiles, told = profiles_in(Shelf())
     found = profiles.asked("gate", {"plate": plate()})
-    assert found == Asked()
+    assert found is not None
+    assert (dict(found.versions), dict(found.menus), found.planned()) == ({}, {}, frozenset())
+    assert found.joined((EVERY,), 5.0)[0].knobs == EVERY
     assert told == []
+
+
+# --- which are to be profiled -----------------------------------------------------------------------------------------
+
+RULES = ReprofileRules(factor=2.0, for_s=60.0, rest_s=1000.0)
+
+
+def due(found: Asked | None, at_s: float, *, drifted: bool = False, missing: bool = True) -> dict[str, str]:
+    assert found is not None
+    return found.due(RULES, at_s=at_s, drifted=drifted, missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "on_samples", "on_a_recording"),
+    [
+        ([{"transform": "decode"}, {"transform": "read"}], True, True),
+        ([{"transform": "decode"}, {"transform": "detect"}, {"transform": "count"}], True, True),
+        ([{"transform": "decode"}, {"transform": "motion"}, {"transform": "classify"}], True, True),
+        ([{"transform": "decode"}, {"transform": "detect"}, {"transform": "track"}, {"transform": "dwell"}], False, True),
+        ([{"transform": "decode", "knobs": {"fps": [0], "height_px": [0]}}, {"transform": "count"}], False, False),
+    ],
+    ids=["texts", "counts", "what moves", "tracks", "no knob to turn"],
+)  # fmt: skip
+def test_what_a_box_can_profile_by_itself(nodes: list[dict[str, Any]], on_samples: bool, on_a_recording: bool) -> None:
+    """Tracks of pictures that are seconds apart say nothing of a tracker."""
+    spec = query_spec(QueryEntry.model_validate({"name": "q", "nodes": nodes}), task="detection")
+    assert (by_itself(spec, recording=False), by_itself(spec, recording=True)) == (on_samples, on_a_recording)
+
+
+def test_a_query_without_a_profile_is_due_after_a_while_where_the_box_makes_them() -> None:
+    profiles, _ = profiles_in(Shelf())
+    found = profiles.asked("gate", {"plate": plate()}, at_s=10.0)
+    assert [due(found, t, missing=False) for t in (10.0, 100.0, 200.0)] == [{}, {}, {}]
+    assert [due(found, t) for t in (300.0, 350.0, 361.0)] == [{}, {}, {"plate": "there is none yet"}]
+    assert due(found, 700.0) == {}, "it is on its way, or could not be made"
+    assert due(found, 1362.0) == {"plate": "there is none yet"}
+    tracks = plate(nodes=[{"transform": "decode"}, {"transform": "detect"}, {"transform": "track"}])
+    found = profiles.asked("gate", {"plate": tracks})
+    assert [due(found, t) for t in (0.0, 500.0)] == [{}, {}], "there is nothing to profile it on"
+
+
+def test_one_that_is_made_and_taken_up_is_new_and_one_that_fits_nothing_is_not_made_again_at_once() -> None:
+    shelf = Shelf()
+    profiles, told = profiles_in(shelf)
+    specs = {"plate": plate(), "other": replace(plate(), name="other")}
+    found = profiles.asked("gate", specs, at_s=0.0)
+    assert due(found, 0.0) == {}
+    assert set(due(found, 60.0)) == {"plate", "other"}
+    shelf.found["gate_plate"] = (1, profile(option(7, 0.8, 0.1)).model_dump_json())
+    after = profiles.asked("gate", specs, known=found, at_s=90.0)
+    assert after is not None
+    assert not after.menus
+    assert len(told) == 1
+    assert due(after, 1000.0) == {}
+    assert due(after, 1060.0) == {"other": "there is none yet"}, "its own age goes on"
+    assert due(after, 1090.0) == {"plate": "there is none yet"}
+
+
+def test_a_profile_is_old_when_the_scene_drifts_or_all_queries_cost_something_else() -> None:
+    shelf = Shelf(gate_plate=profile(*THREE).model_dump_json())
+    profiles, _ = profiles_in(shelf)
+    found = profiles.asked("gate", {"plate": plate()}, at_s=0.0)
+    assert found is not None
+    assert due(found, 1000.0, drifted=True, missing=False) == {"plate": "the scene has drifted since"}
+    found.mu = 3.0
+    assert due(found, 2000.0) == {}
+    assert due(found, 2060.0) == {"plate": "a frame has needed 3 times what was profiled for 60 s"}
+    both = profiles.asked("gate", {"plate": plate(), "other": replace(plate(), name="other")}, at_s=0.0)
+    assert both is not None
+    both.mu = 3.0
+    assert {query for t in (1000.0, 1060.0) for query in due(both, t)} == {"other"}, "it may be what the other one costs"
+
+
+# --- before there is a profile ----------------------------------------------------------------------------------------
+
+
+def reading(name: str, *, every: tuple[int, ...] = (1, 5, 25), fps: tuple[int, ...] = (0,), **more: Any) -> QuerySpec:
+    nodes = [{"transform": "decode", "knobs": {"fps": list(fps)}}, {"transform": "read", "knobs": {"every": list(every)}}]
+    return query_spec(QueryEntry.model_validate({"name": name, "nodes": nodes, **more}), task="detection")
+
+
+def offered(spec: QuerySpec) -> list[tuple[object, ...]]:
+    """(fps, every, part of the work, quality, frames per second that it takes) of each option, best first."""
+    menu = default_menus([spec], 5.0)[spec.name].menu
+    return [
+        (o.setting["decode.fps"], o.setting["read.every"], pytest.approx(o.demand_pct), pytest.approx(o.quality), o.fps)
+        for o in menu.options
+    ]
+
+
+def test_how_often_a_query_reads_is_offered_from_what_its_knobs_may_be() -> None:
+    assert offered(reading("plate")) == [(0, 1, 1.0, 1.0, 5.0), (0, 5, 0.2, 0.51, 5.0), (0, 25, 0.04, 0.1056, 5.0)]
+    assert offered(reading("plate", every=(1, 2), fps=(0, 5, 2))) == [
+        (0, 1, 1.0, 1.0, 5.0), (0, 2, 0.5, 0.78, 5.0), (2, 1, 0.4, 0.71, 2.0), (2, 2, 0.2, 0.51, 2.0),
+    ]  # fmt: skip
+
+
+def test_it_is_the_best_that_the_knobs_may_be_that_counts_as_whole() -> None:
+    spec = reading("plate", every=(5, 1, 25), quality_weight=3.0)
+    found = default_menus([spec], 5.0)["plate"]
+    assert found.usual == {"decode.fps": 0, "read.every": 5}
+    assert (found.menu.options[0].setting["read.every"], found.menu.options[0].quality, found.menu.weight) == (1, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{"transform": "decode"}, {"transform": "detect"}, {"transform": "count"}],
+        [{"transform": "decode"}, {"transform": "detect"}, {"transform": "track"}, {"transform": "dwell"}],
+        [{"transform": "decode", "knobs": {"fps": [2]}}, {"transform": "read", "knobs": {"every": [5]}}],
+        [
+            {"id": "front", "transform": "decode"}, {"id": "one", "transform": "read", "inputs": ["front"]},
+            {"id": "other", "transform": "read", "inputs": ["front"]},
+        ],
+    ],
+    ids=["nothing to save", "a tracker", "no knob to turn", "two that cost"],
+)  # fmt: skip
+def test_others_keep_their_settings(nodes: list[dict[str, Any]]) -> None:
+    spec = query_spec(QueryEntry.model_validate({"name": "q", "nodes": nodes}), task="detection")
+    assert default_menus([spec], 5.0) == {}
+
+
+def test_a_default_menu_is_offered_once_it_is_known_what_it_needs() -> None:
+    """0.1 s a frame for both together, at 5 frames/s. The query of less weight is the first to be asked less often."""
+    profiles, _ = profiles_in(Shelf())
+    found = profiles.asked("gate", {"a": reading("a", quality_weight=0.5), "b": reading("b", every=(1, 5))})
+    assert found is not None
+    [running] = found.joined((EVERY,), 5.0)
+    assert (running.settings, found.planned()) == ({}, frozenset())
+    assert found.measured(0.1, running=running, fps=5.0)
+    assert found.planned() == {"a", "b"}
+    whole = 50 * HEADROOM
+    by_name = {joint.knobs.name: joint for joint in found.joined((EVERY,), 5.0)}
+    assert by_name["every"].knobs.demand_pct == pytest.approx(20 + whole)
+    assert by_name["every a:2"].knobs.demand_pct == pytest.approx(20 + whole * (0.5 + 0.1))
+    assert by_name["every a:2"].settings["a"] == {"decode.fps": 0, "read.every": 5}
+    # Both at every fifth frame need a fifth, and nothing has changed; twice that is twice as much for all of them.
+    slow = by_name["every a:2,b:2"]
+    assert not found.measured(0.02, running=slow, fps=5.0)
+    assert found.measured(0.04, running=slow, fps=5.0)
+    assert found.joined((EVERY,), 5.0)[0].knobs.demand_pct == pytest.approx(20 + 2 * whole)
+
+
+def test_what_a_default_menu_needs_is_the_same_whatever_the_cameras_rate() -> None:
+    profiles, _ = profiles_in(Shelf())
+    specs = {"plate": reading("plate", fps=(0, 1))}
+    found = profiles.asked("gate", specs)
+    half = replace(EVERY, name="1/2", demand_pct=10.0, quality_frac=0.8, fps=2.5)
+    assert found is not None
+    assert found.measured(0.1, running=found.joined((half,), 5.0)[0], fps=5.0)
+    assert found.flat_pct == pytest.approx(50 * HEADROOM), "at the full rate"
+    slow = next(j for j in found.joined((EVERY, half), 5.0) if j.base is half and j.settings["plate"]["decode.fps"] == 1)
+    each_s = 0.1 / 2.5 / slow_stride(slow)
+    assert not found.measured(each_s, running=slow, fps=5.0), "of 2.5 frames per second it takes one, and not all are read"
+
+
+def slow_stride(joint: Joint) -> int:
+    return int(joint.settings["plate"]["read.every"])
+
+
+def test_with_the_first_profile_of_a_camera_the_other_queries_run_as_they_began() -> None:
+    shelf = Shelf(gate_plate=profile(*THREE).model_dump_json())
+    profiles, _ = profiles_in(shelf)
+    found = profiles.asked("gate", {"plate": plate(), "badge": reading("badge")})
+    assert found is not None
+    assert found.planned() == {"plate"}
+    assert found.usual() == {"badge": {"decode.fps": 0, "read.every": 1}}
+    assert {query for joint in found.joined((EVERY,), 5.0) for query in joint.settings} == {"plate"}
 
 
 # --- metered cost -----------------------------------------------------------------------------------------------------

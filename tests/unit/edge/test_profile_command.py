@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from configs.errors import JobError, StreamError, UsageError
+from configs.errors import JobCancelled, JobError, StreamError, UsageError
 from configs.load import parse_config
 from configs.schema import BoxConfig
 from edge.cli import main
 from edge.profiler import chain, clips
 from edge.profiler.command import ProfileOptions, keep_profile, profile_command, stored_profile, subject_of
+from edge.profiler.graph import Graph
+from edge.profiler.live import Profiles
 from edge.profiler.models import model_mib
 from edge.profiler.of_query import asked_models, spec_of_query
 from edge.profiler.profile import CameraProfile, MeasuredOption, menu_of
+from edge.queries.live import specs_of
 from edge.store.store import Store
+from edge.wiring.cameras import reprofiling_of, watching_of
 from models.detector import DetectorSpec
 from models.fake import FakeDetector, scripted_image
 from scheduler.ekya.usual_knobs import STRIDES
@@ -292,6 +296,39 @@ def test_a_declared_query_is_profiled_against_its_golden_setting(tmp_path: Path,
         assert kept is not None
         assert kept[1] == searched
         assert store.profile("gate") is None
+
+
+def test_a_box_profiles_a_query_on_its_samples_and_may_plan_with_what_it_finds(tmp_path: Path) -> None:
+    config = with_queries(tmp_path, "rtsp://192.0.2.1/x", QUERY + "scheduler: {reprofile: auto}\n")  # type: ignore[arg-type]
+    samples = SampleStore(config.box.data_dir / "samples")
+    for seq in range(16):
+        image = scripted_image(seq // 3)[0]
+        samples.add(Frame(stream="gate", seq=seq, captured_s=float(seq), captured_utc=float(seq), image=image), 0)
+    again, looks, told = reprofiling_of(config), list[None](), list[str]()
+    assert again is not None
+    again("gate", "crowd", 60.0, lambda: looks.append(None))
+    assert looks
+    [entry] = config.cameras
+    with Store(config.box.data_dir / "driftbox.db") as store:
+        profiles = Profiles(store, lambda camera: watching_of(entry, config), lambda camera, text: told.append(text))
+        asked = profiles.asked("gate", {spec.name: spec for spec in specs_of(entry.queries, task="detection")[0]})
+    assert told == []
+    assert asked is not None
+    assert asked.menus["crowd"].options[0].setting["decode.fps"] == 0
+    assert asked.by_itself == {"crowd"}
+
+
+def test_a_query_whose_job_is_to_end_is_not_begun(tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its golden setting alone may take longer than a window has."""
+
+    def ends(what: str, done: int, of: int) -> None:
+        raise JobCancelled("the window ends")
+
+    monkeypatch.setattr(Graph, "run", lambda self, setting: pytest.fail("it ran"))
+    with pytest.raises(JobCancelled):
+        profile_command(
+            with_queries(tmp_path, video), "gate", ProfileOptions(query="crowd"), device="cpu", curve=STRIDES, told=ends
+        )
 
 
 class Large(FakeDetector):

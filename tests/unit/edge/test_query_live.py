@@ -11,8 +11,9 @@ import pytest
 
 from configs.errors import UsageError
 from edge.inference import Shown
+from edge.pool.turn import current
 from edge.queries.base import Scene
-from edge.queries.live import COSTS_LEAST, CameraQueries, QueryReport, specs_of
+from edge.queries.live import COSTS_KEPT, COSTS_LEAST, CameraQueries, QueryReport, specs_of
 from edge.queries.registry import BUILT_IN
 from edge.queries.runner import FaultRules, Outcome
 from scheduler.types import Detections
@@ -346,6 +347,50 @@ def test_what_has_to_fit_before_a_frames_deadline(lag_goal_s: float, after_s: fl
     """0.2 s of crops after each frame, and a second until its deadline."""
     queries = spent(asked_with(lag_goal_s), *[(0.01, 0.2)] * COSTS_LEAST)
     assert queries.after_s(1.0) == pytest.approx(after_s)
+
+
+def test_what_was_spent_with_other_knobs_is_not_what_a_frame_costs_now() -> None:
+    """And one of 25 frames that is read is not seen in the first 16."""
+    spec = specs("{name: plate, template: read, knobs: {read.every: [1, 25]}}")[0]
+    queries = spent(CameraQueries([spec], tools_of()[0], clock=HandClock()), *[(0.1, 0.0)] * COSTS_LEAST)
+    queries.set_knobs("plate", {"read.every": 1})
+    assert queries.frame_cost_s(with_cpu=True) == pytest.approx(0.1), "nothing has changed"
+    queries.set_knobs("plate", {"read.every": 25})
+    assert queries.frame_cost_s(with_cpu=True) is None
+    spent(queries, *[(0.0, 0.0)] * (COSTS_KEPT - 1))
+    assert queries.frame_cost_s(with_cpu=True) is None
+    spent(queries, (0.1, 0.0))
+    assert queries.frame_cost_s(with_cpu=True) == pytest.approx(0.1 / COSTS_KEPT)
+
+
+def test_a_frame_is_worth_what_all_of_its_queries_say_together() -> None:
+    """The same sum that divisions of the shares go by."""
+    heavy, light = (replace(specs(COUNT)[0], name=name, quality_weight=w) for name, w in (("heavy", 3.0), ("light", 0.5)))
+    queries = CameraQueries([heavy, light], tools_of()[0], clock=HandClock())
+    utility = queries.utility()
+    assert utility is not None
+    assert queries.weight() == utility.quality_weight == 3.5
+    nobody = CameraQueries([], tools_of()[0], clock=HandClock())
+    assert (nobody.utility(), nobody.weight()) == (None, 1.0)
+
+
+def test_the_queue_is_told_what_models_that_queries_ask_are_worth() -> None:
+    weights: list[float] = []
+
+    def read(image: object) -> list[Any]:
+        turn = current()
+        assert turn is not None
+        weights.append(turn.weight)
+        return []
+
+    one = replace(specs("{name: plate, template: read}")[0], quality_weight=3.0)
+    answers = Answers()
+    queries = CameraQueries([one], tools_of(read_text=read)[0], clock=HandClock(), on_outcome=answers)
+    queries.on_shown(shown(0))
+    answers.wait_for(bool)
+    assert weights == [3.0]
+    queries.stop()
+    queries.join(PATIENCE_S)
 
 
 def test_frames_are_metered_as_they_come() -> None:

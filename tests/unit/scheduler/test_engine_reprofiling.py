@@ -10,6 +10,7 @@ from scheduler.codec import decode, encode
 from scheduler.commands import CancelJob, Command, ReportPlan, SetShares, StartLabelling, StartProfiling, StartReprofiling
 from scheduler.engine import PREP_DEADLINE, BoxEngine, EngineConfig
 from scheduler.events import (
+    AskedAnew,
     BoxStarted,
     CameraAdded,
     CameraRemoved,
@@ -130,13 +131,75 @@ def test_a_camera_that_is_taken_out_meanwhile_takes_it_along() -> None:
     assert engine.handle(ProfileOld(at_s=at_s + 1, stream="a", why="late")) == []
 
 
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def begun_with_queries(*names: str, own: bool = False, window: int = 1) -> tuple[BoxEngine, list[Command]]:
+    """A window opens; queries of camera a have no profile."""
+    engine = BoxEngine(CONFIG)
+    for camera in "ab":
+        engine.handle(CameraAdded(at_s=0, stream=camera, knobs=KNOBS, version=f"{camera}-0", quality=0.5))
+    if own:
+        engine.handle(ProfileOld(at_s=0, stream="a", why="the scene has drifted since"))
+    for name in names:
+        engine.handle(ProfileOld(at_s=0, stream="a", why="there is none yet", query=name))
+    return engine, list(engine.handle(BoxStarted(at_s=0, window=window)))
+
+
+def test_a_query_is_profiled_as_a_camera_is() -> None:
+    engine, commands = begun_with_queries("plate")
+    last, at_s = labelled_and_profiled(engine, commands)
+    command = started(last)
+    assert (command.stream, command.query) == ("a", "plate")
+    assert command.budget_gpu_s > 0
+    after = list(engine.handle(Reprofiled(at_s=at_s + 9, job=command.job, stream="a", gpu_s=3.0)))
+    assert of(ReportPlan, after)
+    assert engine.state.streams["a"].old_queries == {}
+
+
+def test_a_camera_and_its_queries_take_turns_one_a_window() -> None:
+    seen = set()
+    for window in (1, 2, 3):
+        engine, commands = begun_with_queries("plate", "crowd", own=True, window=window)
+        command = started(labelled_and_profiled(engine, commands)[0])
+        seen.add(command.query)
+    assert seen == {"", "plate", "crowd"}
+
+
+def test_one_is_settled_and_the_others_still_wait() -> None:
+    engine, commands = begun_with_queries("plate", "crowd", own=True, window=3)
+    last, at_s = labelled_and_profiled(engine, commands)
+    assert started(last).query == ""
+    engine.handle(JobFailed(at_s=at_s, job=started(last).job, stream="a", code="no_data", text="no samples"))
+    assert engine.state.streams["a"].old_profile == ""
+    assert set(engine.state.streams["a"].old_queries) == {"plate", "crowd"}
+
+
+def test_a_querys_profile_that_fails_is_not_tried_for_ever() -> None:
+    engine, commands = begun_with_queries("plate")
+    last, at_s = labelled_and_profiled(engine, commands)
+    after = list(engine.handle(JobFailed(at_s=at_s, job=started(last).job, stream="a", code="no_data", text="no samples")))
+    assert engine.state.streams["a"].old_queries == {}
+    assert any(getattr(c, "code", "") == "reprofile-failed" for c in after)
+
+
+def test_when_other_things_are_asked_what_the_old_queries_lacked_is_forgotten() -> None:
+    engine, commands = begun_with_queries("plate")
+    engine.handle(AskedAnew(at_s=1.0, stream="a", utility=None))
+    last, _ = labelled_and_profiled(engine, commands)
+    assert engine.state.streams["a"].old_queries == {}
+
+
 def test_events_and_the_state_survive_the_journal() -> None:
     engine, commands = begun("a")
     last, _ = labelled_and_profiled(engine, commands)
     for thing in (
         started(last),
         ProfileOld(at_s=1.0, stream="a", why="w"),
+        ProfileOld(at_s=1.0, stream="a", why="w", query="plate"),
         Reprofiled(at_s=2.0, job="j", stream="a", gpu_s=1.0),
     ):
         assert decode(encode(thing)) == thing
     assert replace(engine.state.streams["a"]).old_profile
+    line = encode(started(last)).replace(',"query":""', "")
+    assert decode(line) == started(last), "of a journal from before there were queries' profiles"

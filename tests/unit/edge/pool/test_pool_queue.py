@@ -465,3 +465,41 @@ def test_the_pictures_of_a_call_are_of_use_only_together_and_count_once(
     assert None not in (first, second)
     assert first != second
     assert [request.penalty for request in told] == pytest.approx([1 / 3] * 3 + [1 / 2] * 2)
+
+
+@pytest.mark.parametrize(("numbers", "each"), [([1], 3.0), ([1, 2], 1.5)], ids=["one picture", "two pictures"])
+def test_what_a_frame_is_worth_reaches_the_policy(
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch, numbers: list[int], each: float
+) -> None:
+    """Of a call as a whole, however many pictures it has."""
+    told: list[Request] = []
+    monkeypatch.setattr(Fifo, "submit", lambda self, request, now_s: told.append(request))
+    front = bench.front(TimedModel(bench.clock), "a")
+    results: list[object] = []
+    bench.ask(front, numbers, results, turn=Turn(deadline_s=bench.clock.monotonic_s() + 1.0, weight=3.0))
+    bench.pass_time(2.0)
+    assert [request.penalty for request in told] == pytest.approx([each] * len(numbers))
+
+
+@pytest.mark.parametrize("heavier", ["a", "b"])
+def test_of_two_cameras_frames_the_weightier_is_answered_when_there_is_time_for_one(heavier: str) -> None:
+    """Both come while another picture runs. When that is done, 0.35 s are left and each of them needs 0.22."""
+    bench = PoolBench("orloj")
+    model = TimedModel(bench.clock, each_s=0.2)
+    fronts = {camera: bench.front(model, camera, share_pct=30.0) for camera in "abc"}
+    results: dict[str, list[object]] = {camera: [] for camera in "abc"}
+    for number in range(9):  # run times become known
+        camera = "abc"[number % 3]
+        bench.ask(fronts[camera], [number], results[camera], within_s=20.0)
+        bench.pass_time(5.0)
+    begun_s = bench.clock.monotonic_s()
+    bench.ask(fronts["c"], [30], results["c"], within_s=5.0)
+    bench.pass_time(0.05)
+    for number, camera in ((10, "a"), (20, "b")):
+        turn = Turn(deadline_s=begun_s + 0.2 / 0.9 + 0.35, weight=2.0 if camera == heavier else 1.0)
+        bench.ask(fronts[camera], [number], results[camera], turn=turn)
+    bench.pass_time(5.0)
+    answered = {camera for camera in "ab" if not isinstance(results[camera][-1], TooLate)}
+    assert answered == {heavier}
+    assert results["c"][-1] == [30]
+    bench.end()

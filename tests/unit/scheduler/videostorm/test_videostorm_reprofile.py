@@ -53,6 +53,18 @@ def test_nothing_is_said_of_a_new_profile_for_a_while() -> None:
     assert [t for t, _ in told(off, fresh(100.0))] == [400.0]
 
 
+def test_where_there_is_none_it_is_due_after_a_while_and_again_after_a_rest() -> None:
+    """At once there is nothing to make it of; one that could not be made is asked for again."""
+    age, found = ProfileAge(), []
+    for t in range(0, 800, 10):
+        age, why = reviewed(age, RULES, at_s=float(t), mu=None, missing=True)
+        found += [(t, why)] if why else []
+    assert found == [(60, "there is none yet"), (360, "there is none yet"), (660, "there is none yet")]
+    age, why = reviewed(ProfileAge(), RULES, at_s=0.0, mu=None, missing=True)
+    age, why = reviewed(age, RULES, at_s=59.0, mu=None)
+    assert reviewed(age, RULES, at_s=61.0, mu=None, missing=True)[1] == "", "there was one in between"
+
+
 def test_it_is_said_again_only_after_a_rest() -> None:
     assert [t for t, _ in told([(float(t), 1.0, True) for t in range(0, 1000, 50)])] == [0.0, 300.0, 600.0, 900.0]
 
