@@ -147,7 +147,9 @@ class Studio:
         aged = [i for w in range(self.options.windows) for _, i in self.judged(stream, w)] + profiled
         wanted = {max(0, i - age) for i in aged for age in AGES}
         wanted |= {c.index for w in range(self.options.windows) for c in self.kept(stream, w)}
-        found = self._keep(footage, wanted)
+        # What `agreements` looks back at, in the same pass: decoding begins at a clip's first frame, whichever are wanted.
+        compared = [c.index for w in range(self.options.windows) for c in self.compared(stream, w)]
+        found = self._keep(footage, wanted | {max(0, i - age) for i in compared for age in AGES})
         self.log(f"{stream}: {footage.frames} frames, {len(found)} used")
         if self.options.task.wants_regions:
             self._find_regions(stream, sorted(wanted), found)
@@ -344,11 +346,8 @@ class Studio:
         return self.candidates(stream, window)[:: max(1, -(-self.options.candidates // COMPARED))]
 
     def agreements(self, stream: str, version: str, index: int, stride: int) -> list[Agreement]:
-        """What a version said of earlier frames held against what it says of this one. stride: of what was analysed no two frames are
-        nearer."""
-        missing = {i for age in AGES if (i := index - age) >= 0 and (stream, i) not in self._images}
-        if missing:
-            self._keep(self.footage[stream], missing)
+        """What a version said of earlier frames held against what it says of this one, of `compared`. stride: of what was analysed no
+        two frames are nearer."""
         scoring = self.options.scoring
         newest = self.predictions(stream, version, index).above(scoring.score_min)
         found = []

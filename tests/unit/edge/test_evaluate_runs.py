@@ -131,6 +131,27 @@ def test_with_the_memo_a_second_evaluation_does_no_work(
     assert {p: r.as_dict() for p, r in repeated.items()} == {p: r.as_dict() for p, r in results.items()}
 
 
+def test_each_stream_is_decoded_once_however_often_rates_are_looked_at(
+    videos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, looked = list[str](), list[int]()
+    load, agreements = Footage.load, Studio.agreements
+
+    def counted(footage: Footage, *args: Any, **how: Any) -> dict[int, np.ndarray]:
+        decoded.append(footage.id)
+        return load(footage, *args, **how)
+
+    def looks(studio: Studio, stream: str, version: str, index: int, stride: int) -> Any:
+        looked.append(index)
+        return agreements(studio, stream, version, index, stride)
+
+    monkeypatch.setattr(Footage, "load", counted)
+    monkeypatch.setattr(Studio, "agreements", looks)
+    results_of(scripted_studio(videos, edge=FakeDetector(skill=0.0)))
+    assert sorted(decoded) == ["cam0", "cam1", "cam2"]
+    assert looked
+
+
 def test_trained_models_are_let_go_between_policies_and_read_again_when_asked_for(
     videos: list[Path], memo: Path, studio: Studio, results: dict[str, PolicyResult]
 ) -> None:
