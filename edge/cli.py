@@ -263,7 +263,7 @@ def evaluate(
         typer.Option("--group/--no-group", help="Retrain cameras together. Default: as in --config.", show_default=False),
     ] = None,
     golden_runtime: Annotated[
-        str, typer.Option(help="What carries out the golden model: torch, or openvino, which is faster on a CPU.")
+        str, typer.Option(help="What carries out the golden model: torch, or openvino or openvino-bf16, faster on a CPU.")
     ] = "torch",
     trace: Annotated[Path | None, typer.Option(help="Write the evaluation as a trace (JSON).", show_default=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw F1 over time (PNG or SVG).", show_default=False)] = None,

@@ -36,7 +36,7 @@ class Form(Protocol):
 
 
 class Runtime(Protocol):
-    """name: as configured ('openvino-int8'). precision: 'fp32', 'fp16' or 'int8'. portable: it has a `convert` step with files.
+    """name: as configured ('openvino-int8'). precision: 'fp32', 'bf16', 'fp16' or 'int8'. portable: it has a `convert` step with files.
     calibrated: `convert` needs pictures. libraries: whose versions decide whether kept files still fit."""
 
     name: str

@@ -1,4 +1,5 @@
-"""OpenVINO (Apache-2.0) on the CPU: fp32, or int8 quantised by NNCF. The only file that imports openvino.
+"""OpenVINO (Apache-2.0) on the CPU: fp32, bf16 on processors that compute in it, or int8 quantised by NNCF. The only file
+that imports openvino.
 
 Its `infer` runs on the caller's thread when it has one thread and one stream, so the box's account of a job's CPU time stays right
 (measured: thread time equals process time). With one stream, a compiled model runs one request at a time, however many requests
@@ -59,13 +60,13 @@ def library() -> Any:
     return openvino
 
 
-def settings(threads: int) -> dict[str, Any]:
-    """Compile settings: one picture at a time, soon."""
+def settings(threads: int, *, bf16: bool = False) -> dict[str, Any]:
+    """Compile settings: one picture at a time, soon. bf16: where the processor computes in it, else fp32 all the same."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",  # bf16 on newer processors would change the answers of the fp32 form
+        "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",  # unasked, newer processors would compute the fp32 form in bf16
         "ENABLE_CPU_PINNING": False,  # all cameras would sit on the first core
     }
 
@@ -74,11 +75,11 @@ class _Copy:
     """A compiled model and its one infer request, whose input and outputs are looked at in place: handing an array over for each run,
     and asking for each output, costs a tenth of what a small network does. turn: held by who runs it."""
 
-    def __init__(self, files: Files, threads: int) -> None:
+    def __init__(self, files: Files, threads: int, bf16: bool) -> None:
         ov = library()
         try:
             core = ov.Core()
-            self._model = core.compile_model(core.read_model(files[XML], files[BIN]), "CPU", settings(threads))
+            self._model = core.compile_model(core.read_model(files[XML], files[BIN]), "CPU", settings(threads, bf16=bf16))
         except RuntimeError as error:
             raise DriftboxError(
                 f"openvino cannot load this form: {str(error).strip().splitlines()[-1]}", subject=XML, remedy="make it again"
@@ -110,9 +111,9 @@ class _Compiled:
     """A compiled model, several times where several forms use it: see the module's text. Thread-safe; a run waits while as many are at
     work as there are copies."""
 
-    def __init__(self, files: Files, threads: int) -> None:
-        self._threads = threads
-        self._copies = [_Copy(files, threads)]
+    def __init__(self, files: Files, threads: int, bf16: bool) -> None:
+        self._threads, self._bf16 = threads, bf16
+        self._copies = [_Copy(files, threads, bf16)]
         self._next = itertools.count()
 
     @property
@@ -121,7 +122,7 @@ class _Compiled:
 
     def add_copy(self, files: Files) -> None:
         """files: those that it was made of."""
-        self._copies = [*self._copies, _Copy(files, self._threads)]
+        self._copies = [*self._copies, _Copy(files, self._threads, self._bf16)]
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         copy = self._free()
@@ -147,12 +148,12 @@ _COMPILED: WeakValueDictionary[str, _Compiled] = WeakValueDictionary()
 _COMPILING = threading.Lock()
 
 
-def _compiled(files: Files, threads: int) -> _Compiled:
-    key = hashlib.sha256(files[XML] + files[BIN] + str(threads).encode()).hexdigest()
+def _compiled(files: Files, threads: int, bf16: bool) -> _Compiled:
+    key = hashlib.sha256(files[XML] + files[BIN] + f"{threads} {bf16}".encode()).hexdigest()
     with _COMPILING:
         found = _COMPILED.get(key)
         if found is None:
-            found = _COMPILED[key] = _Compiled(files, threads)
+            found = _COMPILED[key] = _Compiled(files, threads, bf16)
         elif found.copies < usable_cores() // threads:  # more users than copies: two of them may run at a time
             found.add_copy(files)
         return found
@@ -161,8 +162,8 @@ def _compiled(files: Files, threads: int) -> _Compiled:
 class OpenVinoForm:
     """Raises DriftboxError when the files are no model."""
 
-    def __init__(self, files: Files, threads: int) -> None:
-        self._compiled: _Compiled | None = _compiled(files, threads)
+    def __init__(self, files: Files, threads: int, *, bf16: bool = False) -> None:
+        self._compiled: _Compiled | None = _compiled(files, threads, bf16)
         self.memory_mib = sum(len(content) for content in files.values()) / 2**20
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
@@ -179,9 +180,9 @@ class OpenVinoRuntime:
 
     portable = True
 
-    def __init__(self, *, int8: bool = False, threads: int = 1) -> None:
-        self.name = "openvino-int8" if int8 else "openvino"
-        self.precision = "int8" if int8 else "fp32"
+    def __init__(self, *, int8: bool = False, bf16: bool = False, threads: int = 1) -> None:
+        self.precision = "int8" if int8 else "bf16" if bf16 else "fp32"
+        self.name = "openvino" if self.precision == "fp32" else f"openvino-{self.precision}"
         self.calibrated = int8
         self.libraries: tuple[str, ...] = ("openvino", "nncf") if int8 else ("openvino",)
         self._threads = threads
@@ -202,7 +203,7 @@ class OpenVinoRuntime:
         return written(model)
 
     def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> OpenVinoForm:
-        return OpenVinoForm(files, self._threads)
+        return OpenVinoForm(files, self._threads, bf16=self.precision == "bf16")
 
 
 def read_onnx(onnx: bytes) -> Any:
