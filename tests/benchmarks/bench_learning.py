@@ -624,7 +624,9 @@ def main() -> None:
         default=",".join(part for part in PARTS if part not in ASKED_FOR),
         help=f"parts to run, of {', '.join(PARTS)} (all but {' and '.join(ASKED_FOR)}); none: print what is kept",
     )
-    parser.add_argument("--golden-runtime", default="auto", help="torch, openvino, openvino-bf16, or auto: openvino where installed")
+    parser.add_argument(
+        "--golden-runtime", default="auto", help="torch, openvino, openvino-bf16, or auto: openvino where installed"
+    )
     parser.add_argument("--page", type=Path, help="Markdown page whose part between the markers is written anew")
     parser.add_argument("--plots", type=Path, help="folder for the pictures of F1 over time")
     args = parser.parse_args()
