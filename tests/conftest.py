@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +38,27 @@ def _our_log_is_heard() -> Iterator[None]:
     for handler in [handler for handler in root.handlers if handler not in before]:
         root.removeHandler(handler)
     threading.excepthook = hook
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Beside a failure of a test that listens to the log: who could have heard it, and who kept it from being said."""
+    report: Any = yield
+    if call.when == "call" and report.failed and "caplog" in getattr(item, "fixturenames", ()):
+        report.sections.append(
+            ("our log", f"{_described('driftbox')}\n{_described(None)}\nmanager: {logging.root.manager.disable}")
+        )
+    return report
+
+
+def _described(name: str | None) -> str:
+    log = logging.getLogger(name)
+    heard = [(type(handler).__name__, handler.level, handler.filters) for handler in log.handlers]
+    own = {key: value for key, value in vars(log).items() if key in ("warning", "info", "log", "_log", "handle")}
+    return (
+        f"{log!r}: level {log.level}, disabled {log.disabled}, propagates {log.propagate} to {log.parent!r}, filters {log.filters}, "
+        f"handlers {heard}, replaced {own}"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

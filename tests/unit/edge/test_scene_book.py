@@ -52,11 +52,13 @@ def test_a_scene_that_is_back_after_the_restart_is_known(store: Store) -> None:
 @pytest.mark.parametrize(
     "body", ["", "[]", "{", '{"kind":"Note","at_s":1}', '{"kind":"Scenes","known":7}', '{"kind":"BoxStarted"}']
 )
-def test_what_cannot_be_read_is_learned_again(store: Store, body: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_learned_again(store: Store, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("edge.scene_book.log.warning", lambda text, *values: said.append(text % values))
     store.keep_scenes("a", body)
     book = SceneBook(store)
     assert book.of("a") == Scenes()
-    assert "learned again" in caplog.text
+    assert said == ["a: its scenes cannot be read, they are learned again"]
     book.keep("a", turned(DAY))
     assert SceneBook(store).of("a") == turned(DAY)
 
