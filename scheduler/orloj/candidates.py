@@ -21,7 +21,7 @@ GROUPS_MOST = 4
 #: What stays behind a batch is planned for a batch this unlucky.
 CAREFUL = 0.9
 #: See `CandidateScores`.
-DELAY_LEAST = 500.0
+DELAYS_MOST = 500.0
 
 
 def classes_of(means: Sequence[float]) -> np.ndarray:
@@ -90,8 +90,8 @@ def least_per_request_s(law: Law, cost: ModelCost) -> float:
 
 
 class CandidateScores:
-    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0; a mean delay of less than a
-    `DELAY_LEAST` of the longest batch is taken for that, so that e^(b l) is a number).
+    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0; lowered where more than `DELAYS_MOST`
+    mean delays would fit into the longest batch l, so that e^(b l) is a number).
 
     In the bin that begins at e the score is g(e) e^(-b (s - e)) + h (1 - e^(-b (s - e))) / b = h/b + e^(-b s) e^(b e) (g(e) - h/b): two
     numbers of the bin, and one exponential for each request instead of one for each of its candidates. Where b e is small the same is
@@ -101,7 +101,7 @@ class CandidateScores:
         edges = np.array([batch.law.edges for batch in found.laws])  # (C, B + 1)
         over, over_at = (np.array([[getattr(batch.law, of)] for batch in found.laws]) for of in ("over", "over_at"))
         longest = float(max(edges.max(), over_at.max()))
-        self._b = b = min(b, DELAY_LEAST / longest)
+        self._b = b = min(b, DELAYS_MOST / longest)
         self._is_small = b * longest < 1
         density = np.array([batch.law.mass for batch in found.laws]) / np.diff(edges)
         self._first, self._step = edges[:, :1], (edges[:, -1:] - edges[:, :1]) / density.shape[1]
