@@ -90,8 +90,8 @@ def least_per_request_s(law: Law, cost: ModelCost) -> float:
 
 
 class CandidateScores:
-    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0; lowered where more than `DELAYS_MOST`
-    mean delays would fit into the longest batch l, so that e^(b l) is a number).
+    """Scores of all candidates over slack, for one rate b of the anticipated delay (per second, > 0; lowered where more than
+    `DELAYS_MOST` mean delays would fit into the longest batch l, so that e^(b l) is a number).
 
     In the bin that begins at e the score is g(e) e^(-b (s - e)) + h (1 - e^(-b (s - e))) / b = h/b + e^(-b s) e^(b e) (g(e) - h/b): two
     numbers of the bin, and one exponential for each request instead of one for each of its candidates. Where b e is small the same is
