@@ -34,20 +34,20 @@ def compiled_of(form: OpenVinoForm) -> openvino_runtime._Compiled:
 
 
 def test_equal_files_are_compiled_once(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+    made: list[tuple[int, bool]] = []
     compiled = openvino_runtime._Compiled
 
     class Counted(compiled):  # type: ignore[misc, valid-type]
-        def __init__(self, files: Files, threads: int) -> None:
-            made.append(threads)
-            super().__init__(files, threads)
+        def __init__(self, files: Files, threads: int, bf16: bool) -> None:
+            made.append((threads, bf16))
+            super().__init__(files, threads, bf16)
 
     monkeypatch.setattr(openvino_runtime, "_Compiled", Counted)
     forms = [OpenVinoForm(dict(files), 1) for _ in range(5)]
-    assert made == [1]
-    other = OpenVinoForm(files, 2)
-    assert made == [1, 2]
-    for form in (*forms, other):
+    assert made == [(1, False)]
+    others = [OpenVinoForm(files, 2), OpenVinoForm(files, 1, bf16=True)]
+    assert made == [(1, False), (2, False), (1, True)]
+    for form in (*forms, *others):
         form.close()
 
 
