@@ -157,19 +157,10 @@ class Signals:
             self._unraisable(unraisable)
             return
         number = signal.SIGINT if self._early_code else signal.SIGTERM
-        while not self._is_sent_again(number):
-            pass
-
-    def _is_sent_again(self, number: int) -> bool:
-        """False: it came while its thread was still beginning. Nobody would hear of that either: this is no place to raise from."""
         self._count = 0
         self._again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
         self._again.daemon = True
-        try:
-            self._again.start()
-        except SystemExit:
-            return False
-        return True
+        self._again.start()
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None:

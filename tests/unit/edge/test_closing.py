@@ -99,29 +99,6 @@ def test_a_start_is_told_again_where_nothing_can_be_raised(
     assert capsys.readouterr().err == ""
 
 
-def test_a_signal_told_again_while_its_thread_begins_is_told_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that is busy enough: `start` waits for the thread, and the signal comes there, where nothing can be raised either."""
-    start, begun = threading.Timer.start, list[int]()
-
-    def slow(timer: threading.Timer) -> None:
-        begun.append(1)
-        if len(begun) == 1:
-            signal.raise_signal(signal.SIGTERM)
-        start(timer)
-
-    class Collected:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(threading.Timer, "start", slow)
-    with pytest.raises(SystemExit) as ended, Signals():
-        Collected()
-        gc.collect()
-        threading.Event().wait(30)
-    assert ended.value.code == 0
-    assert len(begun) == 2
-
-
 def test_what_else_cannot_be_raised_is_printed_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: seen.append(str(found.exc_value)))
