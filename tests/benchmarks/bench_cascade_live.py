@@ -16,12 +16,10 @@ and the load average are printed beside.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +32,7 @@ from edge.queries.live import CameraQueries
 from edge.queries.runner import Outcome
 from edge.wiring.box import Box, built
 from tests.benchmarks.bench_serving_live import DATA, LACKING, eventually, share
+from tests.support.box_in_process import while_it_runs
 from tests.support.pace import slowness
 
 CAMERAS = (("street", "overhead_street_parking.mp4"), ("kerb", "london_kerbside.mp4"))
@@ -147,25 +146,17 @@ def watch(box: Box, options: argparse.Namespace, slower: float) -> dict[str, Any
 
 
 def run(options: argparse.Namespace, slower: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         text = configuration(Path(folder), options.data, options, slower)
         with built(parse_config(text), say=lambda _: None) as box:
 
-            def body() -> None:
+            def body() -> dict[str, Any]:
                 try:
-                    found.update(watch(box, options, slower))
+                    return watch(box, options, slower)
                 except Exception as error:
-                    found["error"] = f"{type(error).__name__}: {error}"
-                finally:
-                    box.runtime.stop()
+                    return {"error": f"{type(error).__name__}: {error}"}
 
-            async def live() -> None:
-                threading.Thread(target=body, daemon=True).start()
-                await box.runtime.run(box.watched, box.first_window)
-
-            asyncio.run(live())
-    return found
+            return while_it_runs(box, body)
 
 
 def table(found: dict[str, Any]) -> str:

@@ -6,9 +6,7 @@ meanwhile, that the retraining comes to its end, and that no frame is lost uncou
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +29,7 @@ from scheduler.commands import RejectModel
 from scheduler.events import Event
 from streams.encode import write_video
 from streams.rendered.scene import RenderedScene
+from tests.support.box_in_process import while_it_runs
 from tests.support.pace import slowness
 from tests.support.running_box import eventually, write_classifier
 
@@ -171,27 +170,11 @@ def lived_through(box: Box, camera: Watched, seen: Seen) -> Beside:
 
 
 def test_frames_and_their_crops_are_answered_and_counted_while_a_retraining_goes_on(tmp_path: Path, video: Path) -> None:
-    seen, found, failure = Seen(), list[Beside](), list[BaseException]()
+    seen = Seen()
     with built(parse_config(configuration(tmp_path, video, slowness())), say=lambda _: None) as box:
         [camera] = box.watched
         seen.watch(box, camera)
-
-        def body() -> None:
-            try:
-                found.append(lived_through(box, camera, seen))
-            except BaseException as error:
-                failure.append(error)
-            finally:
-                box.runtime.stop()
-
-        async def live() -> None:
-            threading.Thread(target=body, daemon=True).start()
-            await box.runtime.run(box.watched, box.first_window)
-
-        asyncio.run(live())
-        if failure:
-            raise failure[0]
-        [beside] = found
+        beside = while_it_runs(box, partial(lived_through, box, camera, seen))
         total, state = camera.worker.finish.total(), box.store.model(beside.candidate).state
         assert camera.queries is not None
         [report] = camera.queries.reports()
