@@ -1,6 +1,7 @@
 """A training in a client of NVIDIA's MPS: what a box's learning job is under `gpus.backend: mps`. On an H200 both retrainings of a box
 ended with a loss of NaN after their first update, where `lanes` and `green` train (docs/gpu.md); this asks what of a client makes the
-difference: its percentage, its memory limit, or the precision. `-s` prints the losses.
+difference: its percentage, its memory limit, the precision, or that it is a job of `edge.gpu.worker_jobs`
+(`tests/support/probed_retraining.py`). `-s` prints the losses, and where the first number was that is none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from configs.errors import EnvironmentLacking
 from edge.gpu.mps_daemon import MpsDaemon
+from tests.support.labelled_samples import labelled_samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +77,17 @@ def test_a_client_learns(daemon: MpsDaemon, thread_pct: float, memory_mib: float
     print(f"{thread_pct:g} %, {memory_mib} MiB, {dtype}: {losses}")
     assert all(isinstance(loss, float) and math.isfinite(loss) for loss in losses), losses
     assert min(losses[-2:]) < losses[0]
+
+
+@pytest.mark.parametrize("client", [None, 100.0, 25.0], ids=["no client", "100 %", "25 %"])
+def test_a_job_of_a_process_learns(daemon: MpsDaemon, tmp_path: Path, client: float | None) -> None:
+    samples = labelled_samples(tmp_path / "samples")
+    settings = {} if client is None else daemon.client_env(thread_pct=client, below_normal=True)
+    command = [sys.executable, "-m", "tests.support.probed_retraining", str(samples.root), str(tmp_path), "cuda:0"]
+    env = os.environ | settings | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    print(f"a job, client of {client} %: {said}")
+    assert not said["odd"], said
+    assert min(said["losses"][-2:]) < said["losses"][0]

@@ -35,9 +35,9 @@ from models.tasks.detection import DETECTION
 from models.torch_support import torch_threads
 from models.zoo import load_detector
 from scheduler.salus.types import MemoryNeed
-from scheduler.types import EpochReport, Frame, RetrainConfig
-from streams.samples import SampleStore
+from scheduler.types import EpochReport, RetrainConfig
 from tests.support import remote_models as rm
+from tests.support.labelled_samples import labelled_samples
 from tests.support.mps_bench import WAIT_S, Bench, Place, frames, keep_gain, until
 
 pytestmark = pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_learning_job_that_hangs_is_removed_and_its_process_ended(tmp_path: Pa
     lane = bench.backend.open_lane("gate/look/1")
     bench.share(**{"gate/look/1": 50.0})
     steps = bench.backend.steps("gate/look/1").look(
-        samples_in(tmp_path, labelled=False), DETECTION, rm.Rehearsing(), stream="gate", window=1, frames=4, version="v1"
+        labelled_samples(tmp_path, newest=False), DETECTION, rm.Rehearsing(), stream="gate", window=1, frames=4, version="v1"
     )
     caught: list[Exception] = []
 
@@ -311,18 +311,6 @@ def test_work_conserving_gives_every_process_the_whole_gpu_and_changes_cost_noth
             backend.close()
 
 
-def samples_in(root: Path, *, labelled: bool) -> FileSamples:
-    """Window 0 labelled, window 1 as asked."""
-    store = SampleStore(root)
-    for seq in range(24):
-        image, truth = scripted_image(seq)
-        window = int(seq >= 12)
-        ref = store.add(Frame(stream="gate", seq=seq, captured_s=0.0, captured_utc=0.0, image=image), window)
-        if labelled or not window:
-            store.label(ref, truth, "golden", "holdout" if seq % 4 == 3 else "train")
-    return FileSamples(store)
-
-
 def test_every_kind_of_job_makes_in_a_process_what_it_makes_here(tmp_path: Path, learning: MpsBackend) -> None:
     """The real loops over real files, with real (small) networks."""
     serving, golden = load_detector("tinydet-edge"), load_detector("tinydet-golden")
@@ -345,7 +333,7 @@ def test_every_kind_of_job_makes_in_a_process_what_it_makes_here(tmp_path: Path,
     about: dict[str, dict[str, Any]] = {}
     scoring = {"scoring": Scoring()}
     for where in ("here", "there"):
-        bare, full = (samples_in(tmp_path / where / str(labelled), labelled=labelled) for labelled in (False, True))
+        bare, full = (labelled_samples(tmp_path / where / str(labelled), newest=labelled) for labelled in (False, True))
         made = about[where] = {}
         made["look"] = run(where, "look", full, DETECTION, serving, frames=4, version="v1")
         made["label"] = run(
