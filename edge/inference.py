@@ -1,6 +1,7 @@
 """Live inference of one camera: newest frame in, detections out, the model exchanged between two frames.
 
-One thread per camera; compute goes through the camera's lane, so a share is kept here as everywhere. What the page, telemetry and the
+One thread per camera, or a few for all of them where frames take turns and are decoded in them (`edge.step_pool`); compute goes through
+the camera's lane, so a share is kept here as everywhere. What the page, telemetry and the
 sampler see is the last `Shown`: a frame with the boxes that belong to it.
 
 A model that was replaced stays warm beside the new one for a while. While the new one is watched (its first frames), the old one does
@@ -18,9 +19,12 @@ next ones are given more and more time, so that people see something however sma
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,6 +35,7 @@ from edge.gpu.base import Lane, TurnLane
 from edge.pool.turn import TooLate, Turn, taken
 from edge.resolution import ask
 from edge.shadow import Shadow, is_finite, overtime, said_of
+from edge.step_pool import Entry, StepPool
 from models.detector import Detector
 from models.tasks.base import Picture, Task
 from models.tasks.detection import DETECTION
@@ -121,11 +126,17 @@ class SwapRecord:
         return max(0, round(self.gap_s / self.interval_s) - 1) if self.interval_s > 1e-6 else 0
 
 
-def _undecoded_of(camera: Camera, lane: Lane) -> tuple[Undecoded, TurnLane] | None:
+def _undecoded_of(camera: Camera, lane: Lane, pool: StepPool | None) -> tuple[Undecoded, TurnLane] | None:
     """Who decodes the camera's frames here, and where: on a processor on which frames take turns decoding is a part of the turn."""
-    if camera.may_lag or not isinstance(camera, Undecoded) or not isinstance(lane, TurnLane) or not lane.takes_turns:
+    if pool is None or camera.may_lag:
+        return None
+    if not isinstance(camera, Undecoded) or not isinstance(lane, TurnLane) or not lane.takes_turns:
         return None
     return camera, lane
+
+
+def _nobody() -> None:
+    """Who steps by hand is not woken."""
 
 
 class InferenceWorker:
@@ -135,7 +146,8 @@ class InferenceWorker:
     after_s: how much of the seconds that a frame has until its deadline is needed after its answer (`Turn.after_s`). weight: what an
     answer is worth beside other cameras' (`Turn.weight`).
     on_shown: told each analysed frame, in the worker's own thread; must return at once and never raise. hold: whether somebody is not
-    done with the last frame; asked only where frames may wait (`Camera.may_lag`)."""
+    done with the last frame; asked only where frames may wait (`Camera.may_lag`). pool: who does its steps where nothing of a frame has
+    to be waited for inside one (None: a thread of its own)."""
 
     def __init__(
         self,
@@ -148,6 +160,7 @@ class InferenceWorker:
         score_min: float,
         task: Task = DETECTION,
         goal_s: float = GOAL_S,
+        pool: StepPool | None = None,
     ) -> None:
         self.camera = camera
         self.finish = FinishBook(goal_s)
@@ -164,7 +177,8 @@ class InferenceWorker:
         self.after_s: Callable[[float], float] = lambda patience_s: 0.0
         self.weight = 1.0
         self._lane = lane
-        self._undecoded = _undecoded_of(camera, lane)
+        self._pool = pool
+        self._undecoded = _undecoded_of(camera, lane, pool)
         self._model = Model(detector=detector, version=version)
         self._previous: Model | None = None
         self._twin: Model | None = None  # the same version where it ran before, while the new one is watched
@@ -195,6 +209,9 @@ class InferenceWorker:
         self._pulse = Pulse(clock.monotonic_s)
         self._cancelled = False  # its lane was taken away
         self._generation = 0
+        self._found = False  # a frame is due and has not had its turn yet (where the pool does the steps)
+        self._beside: Callable[[AbstractContextManager[None]], None] | None = None  # what the shadow is to look at, there
+        self._entry: Entry | None = None  # in the pool
         self._thread = self._new_thread()
 
     def _new_thread(self) -> threading.Thread:
@@ -202,11 +219,20 @@ class InferenceWorker:
 
     def start(self) -> None:
         self._pulse.beat()
-        self._thread.start()
+        if self._pool is not None and self._undecoded is not None:
+            generation = self._generation
+            self._entry = self._pool.add(f"infer-{self.camera.id}", lambda: self._step_for_pool(generation))
+        else:
+            self._thread.start()
 
     def is_alive(self) -> bool:
         """Whether its thread does what it should: it runs, or was told to end, or has not begun."""
+        if self._entry is not None and not self._stop.is_set():
+            return not self._entry.ended
         return self._stop.is_set() or self._thread.ident is None or self._thread.is_alive()
+
+    def _is_at_work(self) -> bool:
+        return self._thread.is_alive() if self._entry is None else self._entry.works
 
     def silent_s(self) -> float:
         """See `streams.pulse`; waiting for a share is no silence, nor is a pause, which may catch it inside a frame."""
@@ -215,7 +241,7 @@ class InferenceWorker:
     @property
     def keeps_its_lane(self) -> bool:
         """Whether a new thread can go on in the lane of the old one, which left it in order."""
-        return not self._thread.is_alive() and not self._cancelled
+        return not self._is_at_work() and not self._cancelled
 
     def begin_anew(self, lane: Lane | None = None) -> None:
         """Another thread does the work from now on. The old one has died, or hangs: then it ends when it comes back, and `lane` is the
@@ -224,18 +250,25 @@ class InferenceWorker:
             return
         if lane is not None:
             self._lane = lane
-            self._undecoded = _undecoded_of(self.camera, lane)
+            self._undecoded = _undecoded_of(self.camera, lane, self._pool)
+        if self._entry is not None:
+            self._entry.leave()
         self._generation += 1
-        self._cancelled = False
-        self._thread = self._new_thread()
+        self._cancelled = self._found = False
+        self._beside = None
+        self._entry, self._thread = None, self._new_thread()
         self.start()
 
     def stop(self) -> None:
         """The caller cancels the lane first, so that a waiting iteration ends."""
         self._stop.set()
+        if self._entry is not None:
+            self._entry.leave()
 
     def join(self, timeout_s: float) -> None:
-        if self._thread.ident is not None:  # else it was never started
+        if self._entry is not None:
+            self._entry.join(timeout_s)
+        elif self._thread.ident is not None:  # else it was never started
             self._thread.join(timeout_s)
 
     def close(self) -> None:
@@ -250,6 +283,11 @@ class InferenceWorker:
         """Another camera's frames from the next one on (the same camera by another address). From any thread."""
         with self._lock:
             self._next_camera = camera
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._entry is not None:
+            self._entry.wake()
 
     def set_knobs(self, knobs: KnobProfile | None) -> None:
         """knobs=None pauses inference; the camera goes on for the sampler."""
@@ -262,6 +300,7 @@ class InferenceWorker:
                 self._costs_s.clear()
             self._height_px = knobs.height_px
         self._paused.clear()
+        self._look_again()
 
     def swap(self, detector: Detector, version: str) -> None:
         """Takes effect between two frames: the frame in work ends on the old model, which stays warm (`kept`)."""
@@ -380,29 +419,82 @@ class InferenceWorker:
             if wait_s > 0:
                 self._stop.wait(wait_s)
 
+    def _step_for_pool(self, generation: int) -> float:
+        entry = self._entry
+        if self._stop.is_set() or generation != self._generation or entry is None:
+            return math.inf
+        self._pulse.beat()
+        if self._undecoded is None:  # it was turned to a camera whose frames come another way
+            entry.leave()
+            self._entry = None
+            self._thread.start()
+            return math.inf
+        try:
+            wait_s = self.step()
+        except JobCancelled:
+            self._cancelled = self._cancelled or generation == self._generation
+            entry.leave()
+            return math.inf
+        except Exception as error:  # the watchdog begins anew, and says why
+            self._count_error(error)
+            raise
+        if wait_s > 0 and generation == self._generation:
+            self._pulse.rest()
+        return wait_s
+
     def step(self) -> float:
-        """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Raises JobCancelled.
-        For the worker's own thread (tests call it instead of starting one)."""
+        """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Where the pool does the steps it
+        waits for nothing. Raises JobCancelled. For the worker's own thread, or the pool's (tests call it instead of starting one)."""
+        now_s = self._clock.monotonic_s()
+        if self._beside is not None or self._found:
+            assert self._undecoded is not None
+            return self._in_its_turn(self._undecoded[1])
+        wait_s = self._rest_s(now_s)
+        if wait_s > 0:
+            return wait_s
+        asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
+        if self._undecoded is not None:
+            camera, lane = self._undecoded
+            wait_s = camera.until_due(after_seq=self._seq, wake=self._entry.wake if self._entry else _nobody)
+            if wait_s > 0:
+                self._asks_since_s = asks_since_s
+                return wait_s
+            self._found = True
+            self._is_due(None, asks_since_s, now_s)
+            return self._in_its_turn(lane)
+        frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
+        if frame is None:
+            self._asks_since_s = asks_since_s
+            return 0.0
+        self._is_due(frame, asks_since_s, now_s)
+        return self._handle(frame, None)
+
+    def _in_its_turn(self, lane: TurnLane) -> float:
+        """What is next, a frame or the shadow's look at the last one, if it is its turn."""
+        iteration = lane.ask(self._entry.wake_first if self._entry else _nobody)
+        if isinstance(iteration, float):
+            return iteration
+        if self._beside is not None:
+            beside, self._beside = self._beside, None
+            beside(iteration)
+            return 0.0
+        self._found = False
+        return self._handle(None, iteration)
+
+    def _rest_s(self, now_s: float) -> float:
+        """Seconds to rest before a frame is asked for."""
         self._close_retired()
         self._turn_if_told()
-        now_s = self._clock.monotonic_s()
         if self._paused.is_set():
             self._due.rest()
             self._asks_since_s = None
             return LOOK_S
         if now_s < self._next_s:
             return min(LOOK_S, max(LEAST_S, self._next_s - now_s))
-        if self.camera.may_lag and self.hold():
-            return LEAST_S
-        asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
-        if self._undecoded is not None:
-            frame, is_there = None, self._undecoded[0].due(after_seq=self._seq, timeout_s=0.5)
-        else:
-            frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
-            is_there = frame is not None
-        if not is_there:
-            self._asks_since_s = asks_since_s
-            return 0.0
+        return LEAST_S if self.camera.may_lag and self.hold() else 0.0
+
+    def _is_due(self, frame: Frame | None, asks_since_s: float, now_s: float) -> None:
+        """frame: None where it is not decoded yet. now_s: when the camera was asked last."""
         self._asks_since_s, self._blocked_s = None, self._clock.monotonic_s() - asks_since_s
         self._handled = frame
         if frame is not None:
@@ -411,8 +503,11 @@ class InferenceWorker:
         # What may lag comes at the wanted rate of its own time, as fast as it is taken.
         interval_s = 0.0 if self.camera.may_lag else self._interval_s
         self._next_s = max(self._next_s + interval_s, now_s - interval_s) if interval_s else 0.0
+
+    def _handle(self, frame: Frame | None, iteration: AbstractContextManager[None] | None) -> float:
+        """Analyses a frame that is due; seconds to rest. iteration: see `_analyse`."""
         try:
-            self._seq = self._analyse(frame)
+            self._seq = self._analyse(frame, iteration)
         except JobCancelled:
             raise
         except TooLate:
@@ -432,7 +527,7 @@ class InferenceWorker:
         if camera is None:
             return
         self.camera, self._seq, self._handled, self._asks_since_s = camera, -1, None, None
-        self._undecoded = _undecoded_of(camera, self._lane)
+        self._undecoded = _undecoded_of(camera, self._lane, self._pool)
         self._camera_interval_s = 0.0
         self._due.rest()
 
@@ -495,10 +590,10 @@ class InferenceWorker:
         with lane.beside():
             return camera.make(after_seq=self._seq)
 
-    def _analyse(self, frame: Frame | None) -> int:
-        """Analyses the newest frame there is, `frame` or later; returns its seq."""
+    def _analyse(self, frame: Frame | None, iteration: AbstractContextManager[None] | None) -> int:
+        """Analyses the newest frame there is, `frame` or later; returns its seq. iteration: its turn, None: it is waited for here."""
         self._pulse.rest()
-        with self._lane.iteration():
+        with iteration or self._lane.iteration():
             self._pulse.beat()
             frame = self._newest(frame)
             if frame is None:
@@ -526,8 +621,13 @@ class InferenceWorker:
             self.frames += 1
             shadow = self._shadow
         self.on_shown(shown)
-        if shadow is not None:
-            self._look_beside(shadow, picture, detections, cost_s)
+        if shadow is not None and shadow.may_look(cost_s):
+            look = functools.partial(self._look_beside, shadow, picture, detections, cost_s)
+            if iteration is None:
+                self._pulse.rest()
+                look(self._lane.iteration())
+            else:  # in a turn of its own, which nobody waits for here
+                self._beside = look
         return frame.seq
 
     def _answer(self, picture: Picture, turn: Turn) -> tuple[Model, Detections]:
@@ -594,12 +694,11 @@ class InferenceWorker:
         reason = f"failed on {FAILURES_IN_A_ROW} live frames in a row: {self.last_error}"
         self.on_fall_back(FellBack(failed=model.version, version=stand_in.version, reason=reason))
 
-    def _look_beside(self, shadow: Shadow, picture: Picture, shown: Detections, cost_s: float) -> None:
+    def _look_beside(
+        self, shadow: Shadow, picture: Picture, shown: Detections, cost_s: float, iteration: AbstractContextManager[None]
+    ) -> None:
         """The shadow's turn, after the frame is out. Whatever it does, the camera goes on."""
-        if not shadow.may_look(cost_s):
-            return
-        self._pulse.rest()
-        with self._lane.iteration():
+        with iteration:
             self._pulse.beat()
             turn = Turn(
                 deadline_s=self._clock.monotonic_s() + self.patience_s(), weight=self.weight, checkpoint=self._lane.checkpoint

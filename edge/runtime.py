@@ -41,6 +41,7 @@ from edge.sampling import Sampler
 from edge.scene_book import SceneBook
 from edge.shadow import ShadowRules
 from edge.share_book import UPDATE_S, ShareBook, described
+from edge.step_pool import StepPool
 from edge.swapping import KEPT_WARM_S, Swapper, no_form_s
 from models.detector import Detector
 from models.tasks.base import Task
@@ -233,7 +234,8 @@ class Parts(LearningParts):
     serves frames (`edge.serving`); serve_later: the same where nobody may wait for the form to be made; form_s: how long `serve` may
     take for a model. shadow: how a new model must prove itself on live frames. profiles: the cameras' stored profiles; reprofile: when
     one is said to have grown old, None: never.
-    on_cpu: models compute on the processor, as the threads of queries do.
+    on_cpu: models compute on the processor, as the threads of queries do. frame_threads: who does the cameras' frames, None: each
+    camera's own thread.
     object_listeners: told every event of a tracked object, after it is in the database, from the thread that writes there."""
 
     engine: BoxEngine
@@ -247,6 +249,7 @@ class Parts(LearningParts):
     profiles: Profiles | None = None
     reprofile: ReprofileRules | None = None
     on_cpu: bool = True
+    frame_threads: StepPool | None = None
     listeners: list[Callable[[object], None]] = field(default_factory=list)
     object_listeners: list[ObjectListener] = field(default_factory=list)
 

@@ -5,7 +5,7 @@
 The reader follows `streams.reconnect`; the decoder sleeps until a frame is due and somebody has asked for one lately. When the
 wanted rate is no higher than the rate of keyframes, only keyframes are decoded.
 
-Who takes frames may decode them itself (`due`, `make`): where cores are scarce, it waits for a turn at them first and is then the only
+Who takes frames may decode them itself (`until_due`, `make`): where cores are scarce, it has a turn at them first and is then the only
 thread that a frame needs. The decoder's thread stands back meanwhile, and goes on when nobody has done so for a while.
 
 Back-pressure stops at the packets (VideoStorm, section 3.5 "flow control": what waits, waits encoded, in front of the query):
@@ -254,6 +254,7 @@ class PyavCamera:
         self._undecoded_s: tuple[float, float] | None = None  # first and newest time that no picture came out, since one did
         self._reading = False
         self._decoding = False
+        self._wake_taker: Callable[[], None] | None = None  # whoever decodes itself, and does not wait here
         self._claimed_s = float("-inf")  # when somebody last said that it decodes itself
         self._making_since_s: float | None = None  # somebody else than the decoder's thread is decoding
         self._awaited = _Awaited.PACKET
@@ -341,6 +342,14 @@ class PyavCamera:
         """Lock held."""
         for condition in (self._frames, self._work, self._room, self._relief):
             condition.notify_all()
+        if self._wake_taker is not None:
+            self._wake_taker()
+
+    def _tell_work(self) -> None:
+        """Lock held. Whoever decodes is to look again."""
+        self._work.notify_all()
+        if self._wake_taker is not None:
+            self._wake_taker()
 
     def want(self, *, fps: float, height_px: int = 0, regions: bool = False) -> None:
         """Changes the wanted rate and height while running (0 = as the camera gives). Pictures are never enlarged.
@@ -354,7 +363,7 @@ class PyavCamera:
                 self._motion = None
             elif self._motion is None:
                 self._motion = Motion()
-            self._work.notify_all()
+            self._tell_work()
 
     def record_to(self, ring: Ring | None) -> None:
         """From the next packet on, packets are copied into the ring, too; what is decoded does not change. None: no more."""
@@ -382,19 +391,11 @@ class PyavCamera:
                     return None
                 self._frames.wait(min(left_s, DEMAND_S / 2))
 
-    def due(self, *, after_seq: int, timeout_s: float) -> bool:
+    def until_due(self, *, after_seq: int, wake: Callable[[], None]) -> float:
         """See `streams.source.Undecoded`."""
-        deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            while not self._told_to_stop.is_set():
-                wait_s = self._until_makeable(after_seq)
-                if wait_s <= 0:
-                    return True
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    return False
-                self._work.wait(min(left_s, wait_s))
-            return False
+            self._wake_taker = wake
+            return DEMAND_S / 2 if self._told_to_stop.is_set() else max(0.0, self._until_makeable(after_seq))
 
     def _until_makeable(self, after_seq: int) -> float:
         """Lock held. As `_until_due`, for who decodes itself; a frame that is there already will do."""
@@ -435,7 +436,7 @@ class PyavCamera:
         if not self._is_wanted():
             if self._realtime:
                 self._newest = None  # left over from when somebody last asked
-            self._work.notify_all()
+            self._tell_work()
         self._asked_s = self._clock.now_s()
 
     def _frame_after(self, after_seq: int, *, looks: bool) -> Frame | None:
@@ -448,7 +449,7 @@ class PyavCamera:
         self._newest_seen = True
         if not self._realtime:
             self._handed, self._newest = frame, None  # the decoder makes the next one while this one is looked at
-            self._work.notify_all()
+            self._tell_work()
         return frame
 
     @property
@@ -689,7 +690,7 @@ class PyavCamera:
             if self._realtime and not self._is_wanted():
                 self._queue.skip_to_newest()
             elif self._is_awaited(item):
-                self._work.notify_all()
+                self._tell_work()
 
     def _is_awaited(self, item: _Queued) -> bool:
         match self._awaited:
@@ -757,7 +758,7 @@ class PyavCamera:
 
     def _stand_back(self) -> None:
         """Lock held. Rests until the one who decodes has not said so for a while; it may be waiting for this thread's last batch."""
-        self._work.notify_all()
+        self._tell_work()
         wait_s = max(0.0, self._claimed_s + DEMAND_S - self._clock.now_s())
         self._pulses["decoder"].rest()
         self._relief.wait(wait_s if self._making_since_s is None else DEMAND_S)
@@ -784,17 +785,20 @@ class PyavCamera:
     def _until_due(self) -> float:
         """How long there will be nothing to decode unless something changes, and says what that is; 0: there is something."""
         head = self._queue.peek()
-        if head is None or not self._is_wanted():
-            self._awaited = _Awaited.PACKET if head is None else _Awaited.NOTHING
+        if head is not None and not self._is_wanted():
+            self._awaited = _Awaited.NOTHING
             return 0.5
-        if not self._realtime:
-            return 0.0
-        wait_s = self._rate.wait_s(self._clock.now_s())
+        wait_s = self._rate.wait_s(self._clock.now_s()) if self._realtime else 0.0
         if wait_s > 0:
             # The packet that comes when a frame is due is fresh; by the clock, what is here would be up to a picture old. The clock
             # is for cameras from which no packet comes then.
             self._awaited = _Awaited.DUE
             return wait_s + self._rate.grace_s()
+        if head is None:
+            self._awaited = _Awaited.PACKET
+            return 0.5
+        if not self._realtime:
+            return 0.0
         self._queue.skip_to_newest()
         if self._rate.keyframes_only():
             head = self._queue.peek()

@@ -5,7 +5,7 @@ Owner of the states an operator sees. A source never logs or raises a credential
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -80,8 +80,9 @@ class Undecoded(Protocol):
     """A live camera whose frames may be decoded by who takes them, at the moment when it has a turn at the processor, in its own thread:
     what waits for a turn waits encoded. One thread does so, and has to come back within seconds; else the camera decodes for itself."""
 
-    def due(self, *, after_seq: int, timeout_s: float) -> bool:
-        """Waits until a frame is due and what it is made of is here, at most timeout_s; whether it is. Decodes nothing."""
+    def until_due(self, *, after_seq: int, wake: Callable[[], None]) -> float:
+        """0 when a frame is due and what it is made of is here, else the seconds after which to ask again. wake: called when it should
+        be asked sooner, from any thread and under the camera's lock; must return at once. Waits for nothing, decodes nothing."""
 
     def make(self, *, after_seq: int) -> Frame | None:
         """Decodes the newest frame, if one is due, and gives the newest with seq > after_seq; None: nothing came out of it, or

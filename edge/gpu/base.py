@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -117,10 +117,15 @@ class Lane(Protocol):
 
 @runtime_checkable
 class TurnLane(Protocol):
-    """A lane of a processor on which frames take turns: all that has to be computed for a frame is done in its turn."""
+    """A lane of a processor on which frames take turns: all that has to be computed for a frame is done in its turn, by threads that
+    serve many cameras and never wait for one of them (`edge.step_pool`)."""
 
     @property
     def takes_turns(self) -> bool: ...
+
+    def ask(self, wake: Callable[[], None]) -> AbstractContextManager[None] | float:
+        """`Lane.iteration` without waiting: one that has begun and has to be entered next, or the seconds after which to ask again;
+        `wake` is called when it should be asked sooner, from any thread, and must return at once. Raises as `Lane.iteration`."""
 
     def beside(self) -> AbstractContextManager[None]:
         """Inside an iteration: what is computed in here is not charged to the job's share."""

@@ -28,7 +28,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
@@ -76,6 +76,7 @@ class ExecutorLane:
         self._seat = seat
         self._sparing = seat if isinstance(seat, Sparing) else None  # found out once: to ask costs microseconds
         self._turn = threading.Condition(lock)
+        self._wake: Callable[[], None] | None = None  # in its place, for one that asks without waiting
         self._inside = False  # between the start of an iteration and its end
         self._runs = False  # inside, and not waiting at a checkpoint
         self._charged_s = 0.0  # reading of the seat at the last charge
@@ -125,6 +126,11 @@ class ExecutorLane:
     def iteration(self) -> AbstractContextManager[None]:
         return _Iteration(self)
 
+    def ask(self, wake: Callable[[], None]) -> AbstractContextManager[None] | float:
+        """See `edge.gpu.base.TurnLane`."""
+        begun = self._executor._ask_to_begin(self, wake)
+        return begun if isinstance(begun, float) else _Begun(self, *begun)
+
     @property
     def takes_turns(self) -> bool:
         """See `edge.gpu.base.TurnLane`."""
@@ -153,13 +159,15 @@ class _Iteration:
         self._lane = lane
 
     def __enter__(self) -> None:
-        lane = self._lane
-        place, self._measure = lane._executor._begin(lane)
+        self._enter(*self._lane._executor._begin(self._lane))
+
+    def _enter(self, place: int | None, measure: bool) -> None:
+        lane, self._measure = self._lane, measure
         try:
-            self._body = lane._seat.iteration(place, measure=self._measure)
+            self._body = lane._seat.iteration(place, measure=measure)
             self._body.__enter__()
         except BaseException:
-            lane._executor._end(lane, measured=self._measure)
+            lane._executor._end(lane, measured=measure)
             raise
 
     def __exit__(
@@ -169,6 +177,19 @@ class _Iteration:
             return self._body.__exit__(kind, error, trace)
         finally:
             self._lane._executor._end(self._lane, measured=self._measure)
+
+
+class _Begun(_Iteration):
+    """One whose turn it is already."""
+
+    __slots__ = ("_granted",)
+
+    def __init__(self, lane: ExecutorLane, place: int | None, measure: bool) -> None:
+        super().__init__(lane)
+        self._granted = (place, measure)
+
+    def __enter__(self) -> None:
+        self._enter(*self._granted)
 
 
 class Executor:
@@ -387,21 +408,49 @@ class Executor:
 
     def _begin_inside(self, lane: ExecutorLane) -> tuple[int | None, bool]:
         with self._lock:
-            if lane._inside:
-                raise RuntimeError(f"job {lane.job!r}: iteration inside an iteration, or from a second thread")
-            self._require_open(lane, self.clock.monotonic_s())  # ended outside: nothing is known of it any more
+            self._require_outside(lane)
             self._wait_for_turn(lane, iteration=True)
-            place = self._tenants.place(lane._key)
-            assert place is not None
-            assert place not in self._holders, f"{lane.job}: lane {place} is taken"
-            lane._inside, lane._holds = True, place
-            self._holders[place] = lane
-            self._kept.pop(place, None)
-            self._tenants.begin(lane._key)
-            self._start(lane, iteration=True)
-            if measure := self._tenants.wants_measuring(lane._key):
-                self.device.promised_mib = self._tenants.promised_mib
-            return (None if place == ASIDE else place), measure or self.device.measures_always
+            return self._take_place(lane)
+
+    def _ask_to_begin(self, lane: ExecutorLane, wake: Callable[[], None]) -> tuple[int | None, bool] | float:
+        """As `_begin` for whoever does not wait: seconds after which to ask again. It stands in no line at the door: there are no more
+        threads that ask so than frames may be in work."""
+        with self._lock:
+            self._require_outside(lane)
+            if not lane._queued:
+                lane._paced = False
+                self._queue_up(lane)
+            lane._waits, lane._wake = False, wake
+            try:
+                wait_s = self._wait_s(lane, self.clock.monotonic_s(), iteration=True)
+            except BaseException:
+                self._stop_asking(lane)
+                raise
+            if wait_s > 0:
+                lane._waits = True
+                return wait_s
+            self._stop_asking(lane)
+            return self._take_place(lane)
+
+    def _require_outside(self, lane: ExecutorLane) -> None:
+        """Lock held."""
+        if lane._inside:
+            raise RuntimeError(f"job {lane.job!r}: iteration inside an iteration, or from a second thread")
+        self._require_open(lane, self.clock.monotonic_s())  # ended outside: nothing is known of it any more
+
+    def _take_place(self, lane: ExecutorLane) -> tuple[int | None, bool]:
+        """Lock held. It is its turn."""
+        place = self._tenants.place(lane._key)
+        assert place is not None
+        assert place not in self._holders, f"{lane.job}: lane {place} is taken"
+        lane._inside, lane._holds = True, place
+        self._holders[place] = lane
+        self._kept.pop(place, None)
+        self._tenants.begin(lane._key)
+        self._start(lane, iteration=True)
+        if measure := self._tenants.wants_measuring(lane._key):
+            self.device.promised_mib = self._tenants.promised_mib
+        return (None if place == ASIDE else place), measure or self.device.measures_always
 
     def _end(self, lane: ExecutorLane, *, measured: bool) -> None:
         with self._lock:
@@ -462,10 +511,13 @@ class Executor:
                 self.clock.wait(lane._turn, None if math.isinf(wait_s) else wait_s)
                 lane._waits = False
         finally:
-            lane._queued = False
-            self._queue.pop(lane._key, None)
-            self._giving_way.pop(lane._key, None)
-            self._leave_gate(lane)
+            self._stop_asking(lane)
+
+    def _stop_asking(self, lane: ExecutorLane) -> None:
+        lane._queued, lane._wake = False, None
+        self._queue.pop(lane._key, None)
+        self._giving_way.pop(lane._key, None)
+        self._leave_gate(lane)
 
     def _queue_up(self, lane: ExecutorLane) -> None:
         now_s = self.clock.monotonic_s()
@@ -484,8 +536,8 @@ class Executor:
     def _wait_s(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> float:
         """Seconds until the lane might have its turn, 0: now, inf: not before something changes (which wakes it)."""
         wait_s = self._own_wait_s(lane, now_s, iteration=iteration)
-        if self._infer_width is None or lane.role != "infer" or not iteration:
-            return wait_s
+        if self._infer_width is None or lane.role != "infer" or not iteration or lane._wake is not None:
+            return wait_s  # those who ask without waiting are as few as may be in work
         if wait_s > 0:
             self._leave_gate(lane)
             return wait_s
@@ -672,7 +724,7 @@ class Executor:
         following = self._pick(place, now_s) if place is not None and place not in self._holders and self._queue else None
         woken = following is not None and following._waits
         if following is not None and woken:
-            if self._infer_width is not None and following.role == "infer":
+            if self._infer_width is not None and following.role == "infer" and following._wake is None:
                 self._line_up(following)  # now, or the room would be another's before it has woken
             self._notify(following)
         woken = self._wake_at_gate(now_s) or woken
@@ -690,7 +742,10 @@ class Executor:
                 self._notify(lane)
 
     def _notify(self, lane: ExecutorLane) -> None:
-        self.clock.notify_all(lane._turn)
+        if lane._wake is not None:
+            lane._wake()
+        else:
+            self.clock.notify_all(lane._turn)
 
     # --- memory and faults (lock held) --------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from edge.swapping import no_form_s
 from edge.wiring.cameras import CameraMaker, profiles_of, reprofiling_of
 from edge.wiring.compute import (
     backend_of,
+    frame_threads_of,
     hand_over,
     measured_speed,
     pool_of,
@@ -115,6 +116,9 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         if pool is not None:
             stack.callback(pool.pool.close)
             backend = pool.backend
+        frame_threads = frame_threads_of(config, clock)
+        if frame_threads is not None:
+            stack.callback(frame_threads.close)
         shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
         for note in folder.recover(store, at_utc=clock.utc_s()):
             store.add_note(clock.utc_s(), "recovered", note)
@@ -175,6 +179,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 serve_later=serve_later,
                 form_s=serving.form_s if processes is None else no_form_s,
                 steps=steps,
+                frame_threads=frame_threads,
                 trials_at_once=trials_at_once(config, backend.name),
                 profile_halving=config.window.profile_halving,
                 widths=wide.widths if wide is not None else nullcontext,

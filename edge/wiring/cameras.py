@@ -181,7 +181,8 @@ def watch(
     lane = parts.backend.open_lane(infer_job(entry.id), role="infer")
     score_min = config.models.edge_score_min
     worker = InferenceWorker(
-        camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task, goal_s=entry.goal_s
+        camera, lane, served(detector, entry.id), version.id, clock=parts.clock, score_min=score_min, task=task, goal_s=entry.goal_s,
+        pool=parts.frame_threads,
     )  # fmt: skip
     picture = plain_picture(task)
     how = settle_precision(detector, [plain_lesson(picture)], task=task)

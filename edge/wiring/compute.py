@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from configs.errors import JobError, StorageError
+from configs.machine import usable_cores
 from configs.schema import BoxConfig
 from edge.clock import Clock
 from edge.gpu.base import ComputeBackend
@@ -20,6 +21,7 @@ from edge.pool.pool import Pool
 from edge.queries.models import OpenModel
 from edge.runtime import BoxRuntime, infer_job
 from edge.speed_file import usable_speed
+from edge.step_pool import StepPool
 from edge.store.folder import DataFolder
 from edge.store.store import Store
 from edge.wiring.settings import device_of_models, models_of, speed_of
@@ -106,6 +108,13 @@ def pool_of(config: BoxConfig, backend: ComputeBackend, clock: Clock) -> Pooled 
     wrapped = PooledBackend(backend, clock=clock)
     policy = Beside(make_batch_policy(config.scheduler.serving), wrapped.beside)
     return Pooled(pool=Pool(policy, wrapped, clock), backend=wrapped)
+
+
+def frame_threads_of(config: BoxConfig, clock: Clock) -> StepPool | None:
+    """Who does the cameras' frames where they take turns at the processor: as many threads as may have one (`edge.gpu.choose`). None:
+    each camera's own, because frames are computed elsewhere and its thread has to wait for that."""
+    own = config.gpus.device == "cpu" and config.scheduler.serving == OWN
+    return StepPool(usable_cores(), clock) if own else None
 
 
 def serve_in_pool(pool: Pool, make: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:

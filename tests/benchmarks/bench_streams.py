@@ -56,6 +56,7 @@ from edge.queries.base import Tools
 from edge.queries.live import CameraQueries
 from edge.queries.registry import query_spec
 from edge.queries.runner import Outcome
+from edge.step_pool import StepPool
 from models.detector import Detector
 from models.serving.cache import FormCache
 from models.serving.registry import runtime_of
@@ -323,6 +324,7 @@ class Fleet:
 
     def __init__(self, clip: Path, detectors: Sequence[Detector]) -> None:
         self.backend = LaneBackend(infer_width=usable_cores())  # as `edge.gpu.choose` builds it
+        self.pool = StepPool(usable_cores(), SystemClock())  # as `edge.wiring` does
         self.workers: list[InferenceWorker] = []
         self._running = 0
         self._frames: list[int] = []  # of the last trial, by camera
@@ -336,7 +338,7 @@ class Fleet:
             camera = open_camera(f"cam{n}", str(clip), loop=True, seed=n)
             camera.want(fps=SMALL_FPS)
             lane = self.backend.open_lane(f"cam{n}/infer", role="infer", need=SMALL_NEED)
-            worker = InferenceWorker(camera, lane, detector, "v1", clock=clock, score_min=0.25)
+            worker = InferenceWorker(camera, lane, detector, "v1", clock=clock, score_min=0.25, pool=self.pool)
             worker.set_knobs(None)
             worker.start()
             self.workers.append(worker)
@@ -389,6 +391,7 @@ class Fleet:
             worker.camera.stop()
         for worker in self.workers:
             worker.join(2.0)
+        self.pool.close()
         self.backend.close()
 
 

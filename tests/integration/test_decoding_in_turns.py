@@ -13,6 +13,7 @@ import streams.camera as camera_module
 from edge.clock import SystemClock
 from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker, Shown
+from edge.step_pool import StepPool
 from models.fake import FakeDetector
 from scheduler.salus.types import MemoryNeed
 from scheduler.types import KnobProfile
@@ -34,6 +35,7 @@ class Fleet:
 
     def __init__(self, server: RtspServer) -> None:
         self.backend = LaneBackend(infer_width=2)
+        self.pool = StepPool(2, SystemClock())
         self.seen: dict[str, list[Shown]] = {name: [] for name in NAMES}
         self.decoders: dict[str, int] = {}
         self.news = threading.Condition()
@@ -46,7 +48,7 @@ class Fleet:
             need = MemoryNeed(persistent_mib=1.0, ephemeral_mib=1.0)
             lane = self.backend.open_lane(name, role="infer", need=need)
             worker = self.workers[name] = InferenceWorker(
-                camera, lane, FakeDetector(skill=1.0), "v1", clock=SystemClock(), score_min=0.25
+                camera, lane, FakeDetector(skill=1.0), "v1", clock=SystemClock(), score_min=0.25, pool=self.pool
             )
             worker.on_shown = self._hear
             worker.set_knobs(knobs)
@@ -78,6 +80,7 @@ class Fleet:
                 self.cameras[name].stop()
             for worker in self.workers.values():
                 worker.join(PATIENCE_S)
+            self.pool.close()
             self.backend.check()
 
 
@@ -116,7 +119,7 @@ def assert_in_order(fleet: Fleet) -> None:
 def test_frames_are_decoded_by_those_who_analyse_them_and_come_in_order(fleet: Fleet) -> None:
     fleet.wait_for(15)
     assert_in_order(fleet)
-    assert set(fleet.decoders) == {"infer"}, "the decoders' own threads had nothing to do"
+    assert set(fleet.decoders) == {"frames"}, "the decoders' own threads had nothing to do"
     assert not any(worker.errors for worker in fleet.workers.values())
     assert all(camera.threads()[1].alive for camera in fleet.cameras.values())
 
@@ -143,16 +146,16 @@ def test_a_camera_whose_decoder_hangs_keeps_nobody_waiting_and_goes_on_after(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.wait_for(3)
-    go, inside, real = threading.Event(), threading.Event(), camera_module._pictures
-    stuck = fleet.cameras["a"]
+    go, inside, stuck = threading.Event(), threading.Event(), fleet.cameras["a"]
+    real = stuck._decode
 
-    def pictures(item: _Queued, *, alone: bool) -> list[_Picture]:
-        if threading.current_thread().name.endswith("-a") and not inside.is_set():
+    def decode(batch: list[_Queued], *, alone: bool) -> None:
+        if not inside.is_set():
             inside.set()
             assert go.wait(2 * PATIENCE_S)
-        return real(item, alone=alone)
+        real(batch, alone=alone)
 
-    monkeypatch.setattr(camera_module, "_pictures", pictures)
+    monkeypatch.setattr(stuck, "_decode", decode)
     assert inside.wait(PATIENCE_S)
     fleet.wait_for(20, NAMES[1:])
     assert stuck.threads()[1].silent_s > 0.0, "the watchdog sees it"
@@ -179,4 +182,4 @@ def test_a_camera_that_is_restarted_is_decoded_here_again(fleet: Fleet) -> None:
     fleet.cameras["b"].restart()
     fleet.wait_for(5)
     assert_in_order(fleet)
-    assert set(fleet.decoders) == {"infer"}
+    assert set(fleet.decoders) == {"frames"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
@@ -14,6 +13,7 @@ from edge.gpu.base import Lane
 from edge.gpu.executor import TURN_S
 from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
+from edge.step_pool import StepPool
 from models.fake import FakeDetector
 from scheduler.salus.types import MemoryNeed
 from scheduler.types import Frame, KnobProfile
@@ -32,18 +32,21 @@ class EncodedCamera(StillCamera):
         self.log: list[str] = []
         self._clock, self._decode_s = clock, decode_s
         self.at_s = 0.0
+        self._wake: Callable[[], None] = lambda: None
 
     def comes(self, seq: int, *, at_s: float = 0.0) -> None:
         self.encoded.append(seq)
         self.at_s = at_s
+        self._wake()
 
     def next_frame(self, *, after_seq: int, timeout_s: float) -> Frame | None:
         self.log.append("looks" if timeout_s <= 0 else "takes")
         return super().next_frame(after_seq=after_seq, timeout_s=timeout_s)
 
-    def due(self, *, after_seq: int, timeout_s: float) -> bool:
+    def until_due(self, *, after_seq: int, wake: Callable[[], None]) -> float:
         self.log.append("due")
-        return bool(self.encoded) and self.encoded[-1] > after_seq
+        self._wake = wake
+        return 0.0 if self.encoded and self.encoded[-1] > after_seq else 0.5
 
     def make(self, *, after_seq: int) -> Frame | None:
         self.log.append("make")
@@ -66,6 +69,13 @@ class TurnsLane(FreeLane):
     def __init__(self, log: list[str]) -> None:
         super().__init__()
         self._log = log
+        self.waits_s = 0.0
+
+    def ask(self, wake: Callable[[], None]) -> TurnsLane | float:
+        self._log.append("ask")
+        if self.cancelled:
+            raise self._error
+        return self.waits_s or self
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -104,8 +114,9 @@ class Bench:
         self.camera.may_lag = may_lag
         self.lane = lane or TurnsLane(self.camera.log)
         self.worker = InferenceWorker(
-            self.camera, self.lane, Watching(self.camera.log), "a-1", clock=self.clock, score_min=0.25
-        )
+            self.camera, self.lane, Watching(self.camera.log), "a-1", clock=self.clock, score_min=0.25,
+            pool=StepPool(2, self.clock, spawn=self.clock.spawn),
+        )  # fmt: skip
         self.camera.log.clear()
 
     def shown(self) -> int | None:
@@ -117,21 +128,25 @@ def test_the_turn_is_waited_for_first_and_decoding_is_a_part_of_it_that_is_not_c
     bench = Bench()
     bench.camera.comes(1)
     bench.worker.step()
-    assert bench.camera.log == ["due", "in", "(", "make", ")", "model", "out"]
+    assert bench.camera.log == ["due", "ask", "in", "(", "make", ")", "model", "out"]
     assert bench.shown() == 1
 
 
 def test_what_came_while_the_turn_was_waited_for_is_what_is_decoded() -> None:
     bench = Bench()
     bench.camera.comes(1)
-    bench.lane.on_enter = partial(bench.camera.comes, 9)  # type: ignore[attr-defined]
+    bench.lane.waits_s = 0.3  # type: ignore[attr-defined]
+    assert bench.worker.step() == 0.3
+    bench.camera.comes(9)
+    bench.lane.waits_s = 0.0  # type: ignore[attr-defined]
     bench.worker.step()
+    assert bench.camera.log.count("due") == 1, "it is known already"
     assert (bench.shown(), bench.worker.frames, bench.camera.log.count("make")) == (9, 1, 1)
 
 
 def test_no_turn_is_asked_for_when_nothing_came() -> None:
     bench = Bench()
-    assert bench.worker.step() == 0.0
+    assert bench.worker.step() == 0.5
     assert bench.camera.log == ["due"]
     assert bench.worker.finish.total().due == 0
 
@@ -189,7 +204,7 @@ def test_who_is_cancelled_while_it_waits_for_its_turn_decodes_nothing() -> None:
     bench.lane.cancelled = True  # type: ignore[attr-defined]
     with pytest.raises(JobCancelled):
         bench.worker.step()
-    assert bench.camera.log == ["due"]
+    assert bench.camera.log == ["due", "ask"]
     assert bench.camera.encoded == [1]
 
 
@@ -199,7 +214,7 @@ def test_another_address_of_the_camera_is_decoded_here_as_well() -> None:
     other.comes(0)
     bench.worker.turn_to(other)
     bench.worker.step()
-    assert other.log == ["due", "make"]
+    assert other.log == ["due", "make"], "the lane has the first one's log"
     plain = StillCamera("a")
     plain.show(3)
     bench.worker.turn_to(plain)
@@ -216,6 +231,7 @@ class Box:
     def __init__(self, width: int) -> None:
         self.clock = FakeClock()
         self.backend = LaneBackend(capacity_pct=400, memory_mib=1000.0, clock=self.clock, infer_width=width)
+        self.pool = StepPool(width, self.clock, turn_s=TURN_S, spawn=self.clock.spawn)
         self.workers: dict[str, InferenceWorker] = {}
         self.cameras: dict[str, EncodedCamera] = {}
         self.shares: dict[str, float] = {}
@@ -224,17 +240,26 @@ class Box:
         camera = self.cameras[id] = EncodedCamera(id, self.clock, decode_s=decode_s)
         lane = self.backend.open_lane(id, role="infer", need=NEED)
         worker = self.workers[id] = InferenceWorker(
-            camera, lane, Watching([], self.clock, frame_s), f"{id}-1", clock=self.clock, score_min=0.25
+            camera, lane, Watching([], self.clock, frame_s), f"{id}-1", clock=self.clock, score_min=0.25, pool=self.pool
         )
         self.shares[id] = share_pct
 
         def body() -> None:
             for n in range(frames):
                 camera.comes(n, at_s=self.clock.monotonic_s())
-                worker.step()
+                while worker.frames + worker.errors <= n and self.clock.monotonic_s() < 900.0:
+                    self.clock.sleep(0.001)
+                    camera._wake()  # packets go on coming
                 self.clock.sleep(every_s)
 
+        worker.start()
         self.clock.spawn(body)
+
+    def end(self) -> None:
+        for worker in self.workers.values():
+            worker.stop()
+        self.pool.close()
+        self.clock.join()
 
     def run(self, until_s: float) -> dict[str, int]:
         """Frames of each that were analysed."""
@@ -254,7 +279,7 @@ def test_a_share_is_for_the_model_alone_whatever_decoding_takes() -> None:
     assert received == {"cheap": pytest.approx(1.5), "dear": pytest.approx(1.5)}
     cost_s = box.workers["dear"].cost_s()
     assert cost_s == pytest.approx(0.05), "what plans count with is the model's, too"
-    box.clock.join()
+    box.end()
 
 
 def test_a_camera_whose_decoder_hangs_costs_the_others_one_turn() -> None:
@@ -265,7 +290,7 @@ def test_a_camera_whose_decoder_hangs_costs_the_others_one_turn() -> None:
     done = box.run(TURN_S + 20 * 0.3)
     assert done == {"stuck": 0, "cam0": 20, "cam1": 20, "cam2": 20}
     box.run(1000.0)
-    box.clock.join()
+    box.end()
 
 
 def test_cameras_that_mostly_decode_use_all_the_turns_there_are() -> None:
@@ -273,4 +298,4 @@ def test_cameras_that_mostly_decode_use_all_the_turns_there_are() -> None:
     for n in range(2):
         box.add(f"cam{n}", decode_s=0.09, frame_s=0.01, every_s=0.0, frames=50, share_pct=100.0)
     assert box.run(50 * 0.1 + 0.2) == {"cam0": 50, "cam1": 50}, "one beside the other, not one after the other"
-    box.clock.join()
+    box.end()

@@ -40,12 +40,12 @@ def live(clip: Path) -> ByHand:
     live = ByHand(clip)
     live.camera._told_to_stop = live.camera._stopping = threading.Event()  # as if it ran
     live.camera.want(fps=FPS)
-    live.camera.due(after_seq=-1, timeout_s=0.0)
+    due(live)
     return live
 
 
-def due(live: ByHand, after: Frame | None = None) -> bool:
-    return live.camera.due(after_seq=after.seq if after else -1, timeout_s=0.0)
+def due(live: ByHand, after: Frame | None = None, wake: Callable[[], None] = lambda: None) -> bool:
+    return live.camera.until_due(after_seq=after.seq if after else -1, wake=wake) <= 0
 
 
 def make(live: ByHand, after: Frame | None = None) -> Frame | None:
@@ -354,16 +354,34 @@ def test_one_that_hangs_in_the_decoder_is_seen_and_nobody_follows_it_in(live: By
     assert newest.captured_s == live.clock.time_s
 
 
-def test_a_camera_that_is_stopped_lets_go_of_who_waits(live: ByHand) -> None:
+def test_a_camera_that_is_stopped_tells_who_takes_its_frames(live: ByHand) -> None:
     told: list[bool] = []
-    thread = threading.Thread(target=lambda: told.append(live.camera.due(after_seq=-1, timeout_s=PATIENCE_S)), daemon=True)
-    thread.start()
+    assert not due(live, wake=lambda: told.append(True))
+    told.clear()
     live.camera.stop()
-    thread.join(PATIENCE_S / 2)
-    assert told == [False]
+    assert told
+    assert not due(live)
     live.send(1, every_s=0.1)
+    assert not due(live)
     assert make(live) is None
     assert live.camera.threads()[1].silent_s == 0.0
+
+
+def test_who_takes_frames_is_told_when_the_one_it_asked_for_is_there_and_of_no_other(live: ByHand) -> None:
+    told: list[float] = []
+    assert not due(live, wake=lambda: told.append(live.clock.time_s))
+    told.clear()
+    live.send(1, every_s=0.1)
+    assert len(told) == 1, "the first that comes"
+    live.camera.want(fps=FPS / 4)
+    frame = make(live)
+    assert frame is not None
+    assert not due(live, frame, wake=lambda: told.append(live.clock.time_s))
+    told.clear()
+    live.send(8, every_s=1.0 / FPS)
+    assert told, "one of them"
+    assert min(told) - frame.captured_s > 2.0 / FPS, "but not those in between"
+    assert due(live, frame)
 
 
 def test_undecodable_is_what_was_tried_and_not_what_waits_for_a_turn(live: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +419,7 @@ def test_in_any_order_with_the_decoders_thread_memory_is_bounded_and_frames_neve
         "send": lambda: live.send(1, every_s=0.1),
         "burst": lambda: live.send(60),
         "decode": live.decode,
-        "due": lambda: live.camera.due(after_seq=made[-1][0], timeout_s=0.0),
+        "due": lambda: live.camera.until_due(after_seq=made[-1][0], wake=lambda: None),
         "make": take,
         "look": live.ask,
         "forget": lambda: setattr(live.clock, "time_s", live.clock.time_s + DEMAND_S + 1),
