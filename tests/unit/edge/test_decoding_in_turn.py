@@ -13,6 +13,7 @@ from edge.gpu.base import Lane
 from edge.gpu.executor import TURN_S
 from edge.gpu.lanes import LaneBackend
 from edge.inference import InferenceWorker
+from edge.shadow import Shadow, ShadowRules
 from edge.step_pool import StepPool
 from models.fake import FakeDetector
 from scheduler.salus.types import MemoryNeed
@@ -113,9 +114,10 @@ class Bench:
         self.camera = EncodedCamera("a")
         self.camera.may_lag = may_lag
         self.lane = lane or TurnsLane(self.camera.log)
+        self.pool = StepPool(2, self.clock, spawn=self.clock.spawn)
         self.worker = InferenceWorker(
             self.camera, self.lane, Watching(self.camera.log), "a-1", clock=self.clock, score_min=0.25,
-            pool=StepPool(2, self.clock, spawn=self.clock.spawn),
+            pool=self.pool,
         )  # fmt: skip
         self.camera.log.clear()
 
@@ -284,12 +286,12 @@ def test_a_share_is_for_the_model_alone_whatever_decoding_takes() -> None:
 
 def test_a_camera_whose_decoder_hangs_costs_the_others_one_turn() -> None:
     box = Box(1)
-    box.add("stuck", decode_s=900.0, frame_s=0.01, every_s=0.1, frames=1, share_pct=100.0)
+    box.add("stuck", decode_s=30.0, frame_s=0.01, every_s=0.1, frames=1, share_pct=100.0)
     for n in range(3):
         box.add(f"cam{n}", decode_s=0.01, frame_s=0.02, every_s=0.2, frames=20, share_pct=100.0)
     done = box.run(TURN_S + 20 * 0.3)
     assert done == {"stuck": 0, "cam0": 20, "cam1": 20, "cam2": 20}
-    box.run(1000.0)
+    box.run(40.0)
     box.end()
 
 
@@ -299,3 +301,131 @@ def test_cameras_that_mostly_decode_use_all_the_turns_there_are() -> None:
         box.add(f"cam{n}", decode_s=0.09, frame_s=0.01, every_s=0.0, frames=50, share_pct=100.0)
     assert box.run(50 * 0.1 + 0.2) == {"cam0": 50, "cam1": 50}, "one beside the other, not one after the other"
     box.end()
+
+
+# --- by the pool ------------------------------------------------------------------------------------------------------
+
+
+class Pooled(Bench):
+    """The worker's steps are done by the pool, in virtual time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worker.start()
+        self.now_s = 0.0
+        self.run(0.1)
+
+    def run(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.clock.advance_to(self.now_s)
+
+    def comes(self, seq: int) -> None:
+        self.camera.comes(seq, at_s=self.clock.monotonic_s())
+        self.run(0.01)
+
+    def end(self) -> None:
+        self.worker.stop()
+        self.worker.join(10.0)
+        self.pool.close()
+        self.clock.join()
+
+
+@pytest.fixture
+def pooled() -> Iterator[Pooled]:
+    made = Pooled()
+    yield made
+    made.end()
+
+
+def test_a_frame_is_analysed_as_soon_as_it_is_there(pooled: Pooled) -> None:
+    for seq in (1, 2, 3):
+        pooled.comes(seq)
+        assert pooled.shown() == seq
+    assert pooled.worker.is_alive()
+    assert pooled.worker.finish.total().due == 3
+
+
+def test_one_that_has_to_wait_is_asked_again_when_its_lane_said(pooled: Pooled) -> None:
+    pooled.lane.waits_s = 0.5  # type: ignore[attr-defined]
+    pooled.comes(1)
+    assert pooled.shown() is None
+    pooled.run(5.0)
+    assert pooled.worker.silent_s() == 0.0, "waiting is no silence"
+    pooled.lane.waits_s = 0.0  # type: ignore[attr-defined]
+    pooled.run(0.5)
+    assert pooled.shown() == 1
+
+
+def test_a_pause_ends_when_knobs_are_set_and_not_a_look_later(pooled: Pooled) -> None:
+    pooled.worker.set_knobs(None)
+    pooled.run(1.0)
+    pooled.comes(1)
+    pooled.run(5.0)
+    assert pooled.shown() is None
+    pooled.worker.set_knobs(KnobProfile(name="k", demand_pct=1.0, quality_frac=1.0, fps=10.0))
+    pooled.run(0.001)
+    assert pooled.shown() == 1
+
+
+def test_one_that_was_cancelled_is_out_of_the_pool_and_a_new_lane_brings_it_back(pooled: Pooled) -> None:
+    pooled.lane.cancelled = True  # type: ignore[attr-defined]
+    pooled.comes(1)
+    assert not pooled.worker.is_alive()
+    assert not pooled.worker.keeps_its_lane
+    pooled.worker.begin_anew(TurnsLane(pooled.camera.log))
+    pooled.run(0.1)
+    assert pooled.worker.is_alive()
+    assert pooled.shown() == 1
+
+
+def test_a_step_that_breaks_is_counted_and_begun_anew_in_the_same_lane(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*, after_seq: int, wake: Callable[[], None]) -> float:
+        raise ZeroDivisionError("the camera's own fault")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pooled.camera, "until_due", breaks)
+        pooled.camera._wake()
+        pooled.run(0.1)
+        assert not pooled.worker.is_alive()
+        assert pooled.worker.last_error == "ZeroDivisionError: the camera's own fault"
+    assert pooled.worker.keeps_its_lane
+    pooled.worker.begin_anew()
+    pooled.comes(4)
+    assert (pooled.worker.is_alive(), pooled.shown()) == (True, 4)
+
+
+def test_one_that_hangs_is_silent_and_what_it_does_when_it_comes_back_changes_nothing(pooled: Pooled) -> None:
+    model = pooled.worker.serving()[1]
+    model._clock, model._takes_s = pooled.clock, 100.0  # type: ignore[attr-defined]
+    pooled.comes(1)
+    pooled.run(30.0)
+    assert pooled.worker.silent_s() > 20.0
+    assert not pooled.worker.keeps_its_lane
+    model._takes_s = 0.0  # type: ignore[attr-defined]
+    pooled.worker.begin_anew(TurnsLane(pooled.camera.log))
+    pooled.comes(2)
+    assert pooled.shown() == 2
+    pooled.run(200.0)
+    pooled.comes(3)
+    assert pooled.shown() == 3
+    assert pooled.camera.log.count("model") == 3
+
+
+def test_turned_to_a_camera_whose_frames_come_another_way_it_has_a_thread_of_its_own(pooled: Pooled) -> None:
+    plain = StillCamera("a")
+    plain.show(5)
+    pooled.worker.turn_to(plain)
+    pooled.run(0.1)
+    for _ in range(600):
+        if pooled.shown() == 5:
+            break
+        pooled.worker.join(0.1)
+    assert pooled.shown() == 5
+    assert pooled.worker.is_alive()
+
+
+def test_a_shadow_looks_in_a_turn_of_its_own_before_the_next_frame(pooled: Pooled) -> None:
+    pooled.worker.shadow(Shadow(Watching(pooled.camera.log), "a-2", ShadowRules(frames=4, share_frac=1.0)))
+    pooled.camera.log.clear()
+    pooled.comes(1)
+    assert [what for what in pooled.camera.log if what in ("ask", "in", "out", "model")] == ["ask", "in", "model", "out"] * 2
