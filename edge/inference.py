@@ -222,6 +222,7 @@ class InferenceWorker:
         if self._pool is not None and self._undecoded is not None:
             generation = self._generation
             self._entry = self._pool.add(f"infer-{self.camera.id}", lambda: self._step_for_pool(generation))
+            self._entry.wake()
         else:
             self._thread.start()
 

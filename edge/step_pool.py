@@ -115,10 +115,8 @@ class StepPool:
         self._closed = False
 
     def add(self, name: str, step: Step) -> Entry:
-        """Its first step is done at once."""
-        entry = Entry(self, name, step)
-        entry.wake()
-        return entry
+        """Its first step is done when it is woken."""
+        return Entry(self, name, step)
 
     def close(self) -> None:
         """The threads end after what they are at."""

@@ -202,6 +202,7 @@ def test_those_who_wait_in_threads_of_their_own_and_those_who_ask_share_memory_l
             return 0.05
 
         entries[name] = pool.add(name, step)
+        entries[name].wake()
     for name in "xy":
 
         def body(name: str = name) -> None:

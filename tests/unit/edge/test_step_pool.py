@@ -41,6 +41,7 @@ class Bench:
             return again_s
 
         self.entries[name] = entry = self.pool.add(name, step)
+        entry.wake()
         return entry
 
     def times(self, name: str) -> list[float]:
@@ -55,7 +56,7 @@ def bench() -> Iterator[Bench]:
     made.clock.join()
 
 
-def test_a_step_is_done_at_once_then_when_it_said_and_when_it_is_woken(bench: Bench) -> None:
+def test_a_step_is_done_when_it_is_woken_and_when_it_said(bench: Bench) -> None:
     a = bench.add("a", again_s=1.0)
     bench.clock.advance_to(2.5)
     assert bench.times("a") == [0.0, 1.0, 2.0]
@@ -116,6 +117,7 @@ def test_who_has_left_has_no_step_and_its_last_one_is_waited_for() -> None:
         return 0.0
 
     entry = pool.add("a", step)
+    entry.wake()
     assert inside.wait(PATIENCE_S)
     entry.leave()
     assert entry.works
@@ -126,7 +128,7 @@ def test_who_has_left_has_no_step_and_its_last_one_is_waited_for() -> None:
     assert entry.ended
     entry.wake()
     other = threading.Event()
-    pool.add("b", lambda: other.set() or math.inf)  # type: ignore[func-returns-value]
+    pool.add("b", lambda: other.set() or math.inf).wake()  # type: ignore[func-returns-value]
     assert other.wait(PATIENCE_S)
     assert did == [1]
     pool.close()
@@ -137,6 +139,7 @@ def test_a_step_that_raises_ends_its_own_and_no_others(bench: Bench, caplog: pyt
         raise ZeroDivisionError("broken")
 
     broken = bench.pool.add("broken", breaks)
+    broken.wake()
     bench.add("well", again_s=1.0)
     bench.clock.advance_to(2.0)
     assert isinstance(broken.error, ZeroDivisionError)
@@ -208,6 +211,7 @@ def test_no_wake_is_lost_and_no_thread_idles_while_somebody_waits(
             return again_s
 
         bench.entries[name] = bench.pool.add(name, step)
+        bench.entries[name].wake()
     wakes = sorted((at_s, f"e{n}") for n, (_, _, woken) in enumerate(works) for at_s in woken)
     for at_s, name in wakes:
         bench.clock.advance_to(at_s)
