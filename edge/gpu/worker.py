@@ -206,8 +206,7 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """A GPU, timed by events on the stream that the work goes to. What the host does between two kernels counts too. Not verified on a
-    GPU."""
+    """A GPU, timed by events on the stream that the work goes to. What the host does between two kernels counts too."""
 
     def __init__(self, device: str) -> None:
         import torch
