@@ -43,7 +43,7 @@ AUTO, TRAINED = "auto", "trained"
 #: What `auto` tries where models are on a CPU, on a GPU; those that the machine cannot run are passed over. int8 of ONNX Runtime and, on
 #: a CPU, compiled torch are not tried: measured, neither was ever the fastest, and the second takes half a minute (docs/compression.md).
 ON_CPU: tuple[str, ...] = ("openvino-int8", "openvino", "onnxruntime")
-ON_GPU: tuple[str, ...] = ("tensorrt-fp16", "tensorrt", "torch-compiled", "onnxruntime")
+ON_GPU: tuple[str, ...] = ("tensorrt-fp16", "tensorrt", "torch-graph-fp16", "torch-compiled", "onnxruntime")
 _CHOICES = "choices.json"
 
 #: camera -> its newest sampled pictures.

@@ -58,6 +58,7 @@ class ModelsSection(Section):
         "auto",
         "trained",
         "torch-compiled",
+        "torch-graph-fp16",
         "onnxruntime",
         "onnxruntime-int8",
         "openvino",

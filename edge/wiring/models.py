@@ -30,6 +30,9 @@ from streams.samples import SampleStore
 
 log = logging.getLogger("driftbox")
 
+#: Forms that do not compute in the context of the thread that asks.
+OUTSIDE_GREEN = ("onnxruntime", "torch-graph-fp16")
+
 #: Regions of the picture on which a classifier's cost is guessed.
 PLAIN_REGIONS = 4
 
@@ -67,10 +70,10 @@ def serving_of(
 
 
 def tries_of(config: BoxConfig) -> tuple[str, ...]:
-    """What `models.serving: auto` measures. ONNX Runtime computes on a stream of its own, so outside the part of the GPU that a green
-    context is: there it is not tried."""
+    """What `models.serving: auto` measures. ONNX Runtime computes on a stream of its own, and a captured graph in the context of its
+    capture, so outside the part of the GPU that a green context is: there they are not tried."""
     tries = tries_on(device_of_models(config))
-    return tuple(name for name in tries if name != "onnxruntime") if config.gpus.backend == "green" else tries
+    return tuple(name for name in tries if name not in OUTSIDE_GREEN) if config.gpus.backend == "green" else tries
 
 
 def sized(profiles: Profiles, serve: Callable[[Detector, str], Detector], trained: Detector, camera_id: str) -> Detector:

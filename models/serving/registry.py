@@ -9,12 +9,13 @@ from models.serving.base import Runtime
 from models.serving.onnxruntime_runtime import OnnxRuntime
 from models.serving.openvino_runtime import OpenVinoRuntime
 from models.serving.tensorrt_runtime import TensorRtRuntime
-from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
+from models.serving.torch_runtime import CompiledRuntime, GraphRuntime, TorchRuntime
 
-#: name -> made for models on a device ('cpu', 'cuda'). Only the first three compute where the model is; the others have one device.
+#: name -> made for models on a device ('cpu', 'cuda'). Only the first four compute where the model is; the others have one device.
 RUNTIMES: dict[str, Callable[[str], Runtime]] = {
     "torch": lambda device: TorchRuntime(device=device),
     "torch-compiled": lambda device: CompiledRuntime(device=device),
+    "torch-graph-fp16": lambda device: GraphRuntime(device=device),
     "onnxruntime": lambda device: OnnxRuntime(device=device),
     "onnxruntime-int8": lambda _: OnnxRuntime(int8=True),
     "openvino": lambda _: OpenVinoRuntime(),

@@ -15,7 +15,7 @@ from models.serving.base import Runtime
 from models.serving.onnx_form import to_onnx
 from models.serving.onnxruntime_runtime import OnnxRuntime
 from models.serving.tensorrt_runtime import TensorRtRuntime
-from models.serving.torch_runtime import CompiledRuntime, TorchRuntime
+from models.serving.torch_runtime import CompiledRuntime, GraphRuntime, TorchRuntime
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
 
@@ -50,10 +50,10 @@ def body() -> ServedBody:
 @pytest.mark.parametrize(
     "runtime",
     [
-        TorchRuntime(device="cuda"), CompiledRuntime(device="cuda"), TensorRtRuntime(), TensorRtRuntime(fp16=True),
+        TorchRuntime(device="cuda"), CompiledRuntime(device="cuda"), GraphRuntime(), TensorRtRuntime(), TensorRtRuntime(fp16=True),
         OnnxRuntime(device="cuda"),
     ],
-    ids=["torch", "compiled", "tensorrt", "tensorrt-fp16", "onnxruntime"],
+    ids=["torch", "compiled", "graph-fp16", "tensorrt", "tensorrt-fp16", "onnxruntime"],
 )  # fmt: skip
 def test_a_form_on_the_gpu_says_what_the_network_says_on_the_cpu(runtime: Runtime) -> None:
     if runtime.missing():

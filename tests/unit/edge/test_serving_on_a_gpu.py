@@ -177,13 +177,19 @@ def test_the_child_takes_the_time_of_the_device_that_its_model_is_on(tmp_path: P
 
 def test_each_device_has_forms_of_its_own() -> None:
     assert (tries_on("cpu"), tries_on("cuda")) == (ON_CPU, ON_GPU)
-    assert set(ON_GPU) == {"tensorrt-fp16", "tensorrt", "torch-compiled", "onnxruntime"}
+    assert set(ON_GPU) == {"tensorrt-fp16", "tensorrt", "torch-graph-fp16", "torch-compiled", "onnxruntime"}
 
 
 def test_what_the_machine_cannot_run_is_passed_over(gpu: Gpu) -> None:
-    faults = {"tensorrt-fp16": "missing", "tensorrt": "missing", "torch-compiled": "", "onnxruntime": ""}
+    faults = {
+        "tensorrt-fp16": "missing",
+        "tensorrt": "missing",
+        "torch-graph-fp16": "",
+        "torch-compiled": "",
+        "onnxruntime": "",
+    }
     names = runnable(ON_GPU, lambda name: Launched(name, gpu, 0.0, fault=faults[name]))
-    assert names == ("torch-compiled", "onnxruntime")
+    assert names == ("torch-graph-fp16", "torch-compiled", "onnxruntime")
 
 
 def test_auto_serves_the_form_that_the_gpu_runs_fastest_and_says_what_the_model_says(tmp_path: Path, gpu: Gpu) -> None:
