@@ -175,8 +175,8 @@ class MovingBox(BookedBox):
         analysed = self.analysed.setdefault(key, [])
         predict = watched.worker._analyse
 
-        def note(frame):  # type: ignore[no-untyped-def]
-            seq = predict(frame)
+        def note(frame, iteration):  # type: ignore[no-untyped-def]
+            seq = predict(frame, iteration)
             if frame.camera_s is not None:
                 analysed.append(round(frame.camera_s, 3))
             return seq
