@@ -340,10 +340,9 @@ class PyavCamera:
 
     def _wake_all(self) -> None:
         """Lock held."""
-        for condition in (self._frames, self._work, self._room, self._relief):
+        for condition in (self._frames, self._room, self._relief):
             condition.notify_all()
-        if self._wake_taker is not None:
-            self._wake_taker()
+        self._tell_work()
 
     def _tell_work(self) -> None:
         """Lock held. Whoever decodes is to look again."""

@@ -26,8 +26,7 @@ class TorchForm:
 
     def __init__(self, network: Any, module: torch.nn.Module, device: str) -> None:
         self._network, self._device = network, device
-        tensors = [*module.parameters(), *module.buffers()]
-        self.memory_mib = sum(t.numel() * t.element_size() for t in tensors) / 2**20
+        self.memory_mib = _mib(module)
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         import torch
@@ -98,7 +97,7 @@ class CompiledRuntime:
                 form.run(body.blank(shape_px))  # compiled on the first run, so here and not before people
             except Exception as error:  # whatever the C++ compiler or Triton raises
                 raise EnvironmentLacking(
-                    f"torch could not compile the network: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+                    f"torch could not compile the network: {_first_line(error)}",
                     subject=self.name, remedy="install a C++ compiler, or serve through onnxruntime or openvino",
                 ) from error  # fmt: skip
         return form
@@ -115,8 +114,7 @@ class GraphForm:
     def __init__(self, module: torch.nn.Module, example: torch.Tensor, capture: Capture) -> None:
         import torch
 
-        tensors = [*module.parameters(), *module.buffers()]
-        self.memory_mib = sum(t.numel() * t.element_size() for t in tensors) / 2**20
+        self.memory_mib = _mib(module)
         self._x = example
         self._outputs: Any = None
         self._replay: Any = None
@@ -167,7 +165,7 @@ class GraphRuntime:
             return GraphForm(module, blank.contiguous(memory_format=torch.channels_last), self._capture or _captured)
         except RuntimeError as error:  # an operation that waits for the device, or knows no half precision
             raise EnvironmentLacking(
-                f"the network cannot be captured: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+                f"the network cannot be captured: {_first_line(error)}",
                 subject=self.name, remedy="serve through torch-compiled or tensorrt",
             ) from error  # fmt: skip
 
@@ -189,11 +187,20 @@ def _captured(launch: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
     return outputs, graph.replay
 
 
+def _mib(module: torch.nn.Module) -> float:
+    """Of its parameters and buffers."""
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers())) / 2**20
+
+
 def _placed(body: ServedBody, device: str) -> torch.nn.Module:
     import torch
 
     network = copy.deepcopy(body.network).to(device)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _no_cuda() -> str:
