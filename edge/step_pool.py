@@ -20,11 +20,9 @@ from collections import deque
 from collections.abc import Callable
 
 from edge.clock import Clock
+from edge.gpu.executor import TURN_S
 
 log = logging.getLogger("driftbox")
-
-#: A step that has been in work for so long is not waited for.
-TURN_S = 1.0
 
 #: Does what there is to do and never waits; seconds after which it is to be done again (0: at once, inf: when woken).
 Step = Callable[[], float]

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.clock import FakeClock, SystemClock
-from edge.step_pool import TURN_S, Entry, StepPool
+from edge.gpu.executor import TURN_S
+from edge.step_pool import Entry, StepPool
 
 PATIENCE_S = 60.0
 
