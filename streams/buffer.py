@@ -79,6 +79,8 @@ class PacketQueue(Generic[T]):
 
     def skip_to_newest(self) -> int:
         """Forgets what is older than the newest keyframe, if that is here; returns how many packets."""
+        if len(self._items) < 2:
+            return 0
         newest = next((at for at in range(len(self._items) - 1, -1, -1) if self._items[at].keyframe), 0)
         for _ in range(newest):
             self.size_bytes -= self._items.popleft().size_bytes

@@ -394,24 +394,27 @@ class PyavCamera:
         """See `streams.source.Undecoded`."""
         with self._lock:
             self._wake_taker = wake
-            return DEMAND_S / 2 if self._told_to_stop.is_set() else max(0.0, self._until_makeable(after_seq))
+            if self._told_to_stop.is_set():
+                return DEMAND_S / 2
+            wait_s = self._unmade_s(after_seq)
+            return self._until_due() if wait_s is None else wait_s
 
-    def _until_makeable(self, after_seq: int) -> float:
-        """Lock held. As `_until_due`, for who decodes itself; a frame that is there already will do."""
+    def _unmade_s(self, after_seq: int) -> float | None:
+        """Lock held. What who decodes itself has to wait where there is nothing to decode now; None: it is to look for packets."""
         self._demand(looks=False)
-        self._claimed_s = self._clock.now_s()
+        self._claimed_s = self._asked_s
         if self._decoding or self._making_since_s is not None:
             return 0.5  # woken when the decoder's thread is done
         if self._newest is not None and self._newest.seq > after_seq:
-            return 0.0
-        return self._until_due()
+            return 0.0  # a frame that is there already will do
+        return None
 
     def make(self, *, after_seq: int) -> Frame | None:
         """See `streams.source.Undecoded`."""
         with self._lock:
             batch: list[_Queued] = []
             alone = False
-            if not self._told_to_stop.is_set() and self._until_makeable(after_seq) <= 0:
+            if not self._told_to_stop.is_set() and self._unmade_s(after_seq) is None:
                 batch, alone, _ = self._due()
             self._awaited = _Awaited.NOTHING
             if not batch:

@@ -88,7 +88,7 @@ class ExecutorLane:
         self._paced = False  # waited for its share, see `Pacer.wait_s`
         self._holds: int | None = None  # the memory lane it occupies while inside
         self._place: int | None = None  # the memory lane whose accounts `_account` is kept for
-        self._written = LaneJob(job=key, role=role)
+        self._written = LaneJob(job=key, role=role, ready=True)  # read of lanes that ask
         self._unwritten = False  # what follows is newer, see `_account`
         self._ready_since_s = self._service_s = self._used_s = 0.0
         self._iterations = 0
@@ -408,21 +408,22 @@ class Executor:
 
     def _begin_inside(self, lane: ExecutorLane) -> tuple[int | None, bool]:
         with self._lock:
-            self._require_outside(lane)
+            self._require_outside(lane, self.clock.monotonic_s())
             self._wait_for_turn(lane, iteration=True)
-            return self._take_place(lane)
+            return self._take_place(lane, self.clock.monotonic_s())
 
     def _ask_to_begin(self, lane: ExecutorLane, wake: Callable[[], None]) -> tuple[int | None, bool] | float:
         """As `_begin` for whoever does not wait: seconds after which to ask again. It stands in no line at the door: there are no more
         threads that ask so than frames may be in work."""
         with self._lock:
-            self._require_outside(lane)
+            now_s = self.clock.monotonic_s()
+            self._require_outside(lane, now_s)
             if not lane._queued:
                 lane._paced = False
-                self._queue_up(lane)
+                self._queue_up(lane, now_s)
             lane._waits, lane._wake = False, wake
             try:
-                wait_s = self._wait_s(lane, self.clock.monotonic_s(), iteration=True)
+                wait_s = self._wait_s(lane, now_s, iteration=True)
             except BaseException:
                 self._stop_asking(lane)
                 raise
@@ -430,15 +431,15 @@ class Executor:
                 lane._waits = True
                 return wait_s
             self._stop_asking(lane)
-            return self._take_place(lane)
+            return self._take_place(lane, now_s)
 
-    def _require_outside(self, lane: ExecutorLane) -> None:
+    def _require_outside(self, lane: ExecutorLane, now_s: float) -> None:
         """Lock held."""
         if lane._inside:
             raise RuntimeError(f"job {lane.job!r}: iteration inside an iteration, or from a second thread")
-        self._require_open(lane, self.clock.monotonic_s())  # ended outside: nothing is known of it any more
+        self._require_open(lane, now_s)  # ended outside: nothing is known of it any more
 
-    def _take_place(self, lane: ExecutorLane) -> tuple[int | None, bool]:
+    def _take_place(self, lane: ExecutorLane, now_s: float) -> tuple[int | None, bool]:
         """Lock held. It is its turn."""
         place = self._tenants.place(lane._key)
         assert place is not None
@@ -447,7 +448,7 @@ class Executor:
         self._holders[place] = lane
         self._kept.pop(place, None)
         self._tenants.begin(lane._key)
-        self._start(lane, iteration=True)
+        self._start(lane, now_s, iteration=True)
         if measure := self._tenants.wants_measuring(lane._key):
             self.device.promised_mib = self._tenants.promised_mib
         return (None if place == ASIDE else place), measure or self.device.measures_always
@@ -493,7 +494,7 @@ class Executor:
         with self._lock:
             self._charge(lane, self.clock.monotonic_s(), done=True)
             self._wait_for_turn(lane, iteration=False)
-            self._start(lane, iteration=False)
+            self._start(lane, self.clock.monotonic_s(), iteration=False)
         lane._seat.resume()
 
     # --- whose turn it is (lock held) ---------------------------------------------------------------------------------
@@ -502,7 +503,7 @@ class Executor:
         """Raises JobCancelled, or JobError when the job was removed; the job then rests."""
         lane._paced = False
         if iteration:
-            self._queue_up(lane)
+            self._queue_up(lane, self.clock.monotonic_s())
         try:
             while (wait_s := self._wait_s(lane, self.clock.monotonic_s(), iteration=iteration)) > 0:
                 lane._waits = True
@@ -519,15 +520,15 @@ class Executor:
         self._giving_way.pop(lane._key, None)
         self._leave_gate(lane)
 
-    def _queue_up(self, lane: ExecutorLane) -> None:
-        now_s = self.clock.monotonic_s()
+    def _queue_up(self, lane: ExecutorLane, now_s: float) -> None:
         self._ask(lane)
         lane._is_ready(now_s)
-        if now_s - lane._alive_s > RESTED_S:
+        if now_s - lane._alive_s > RESTED_S and len(self._queue) > 1:
             place = self._tenants.place(lane._key)
             asking = self._asking(place) if place is not None else ()
             others = [o._account for o in asking if o is not lane and o._place == lane._place]
-            lane._account = rejoin(others, lane._account)
+            if others:
+                lane._account = rejoin(others, lane._account)
 
     def _ask(self, lane: ExecutorLane) -> None:
         self._asked += 1
@@ -635,7 +636,7 @@ class Executor:
 
     def _wake_at_gate(self, now_s: float) -> bool:
         """Whether somebody was woken."""
-        following = [lane for lane in self._next_at_gate(now_s) if lane._waits]
+        following = [lane for lane in self._next_at_gate(now_s) if lane._waits] if self._at_gate else []
         for lane in following:
             self._notify(lane)
         return bool(following)
@@ -690,8 +691,7 @@ class Executor:
 
     # --- accounts and waking (lock held) ------------------------------------------------------------------------------
 
-    def _start(self, lane: ExecutorLane, *, iteration: bool) -> None:
-        now_s = self.clock.monotonic_s()
+    def _start(self, lane: ExecutorLane, now_s: float, *, iteration: bool) -> None:
         lane._runs, lane._alive_s, lane._hung = True, now_s, False
         lane._charged_s = lane._seat.used_s()
         if lane.role == "infer":

@@ -130,8 +130,19 @@ def test_the_turn_is_waited_for_first_and_decoding_is_a_part_of_it_that_is_not_c
     bench = Bench()
     bench.camera.comes(1)
     bench.worker.step()
-    assert bench.camera.log == ["due", "ask", "in", "(", "make", ")", "model", "out"]
+    assert bench.camera.log == ["due", "ask", "in", "(", "make", ")", "model", "out", "due"]
     assert bench.shown() == 1
+
+
+def test_a_frame_that_is_due_when_one_is_done_waits_in_the_line_for_its_turn() -> None:
+    bench = Bench()
+    bench.camera.comes(1)
+    bench.worker.on_shown = lambda shown: bench.camera.comes(2) if shown.frame.seq == 1 else None
+    assert bench.worker.step() == 0.0, "it is to be asked for at once"
+    assert bench.shown() == 1
+    bench.worker.step()
+    assert bench.shown() == 2
+    assert bench.worker.finish.total().due == 2
 
 
 def test_what_came_while_the_turn_was_waited_for_is_what_is_decoded() -> None:
@@ -142,7 +153,7 @@ def test_what_came_while_the_turn_was_waited_for_is_what_is_decoded() -> None:
     bench.camera.comes(9)
     bench.lane.waits_s = 0.0  # type: ignore[attr-defined]
     bench.worker.step()
-    assert bench.camera.log.count("due") == 1, "it is known already"
+    assert bench.camera.log[: bench.camera.log.index("make")].count("due") == 1, "it is known already"
     assert (bench.shown(), bench.worker.frames, bench.camera.log.count("make")) == (9, 1, 1)
 
 
@@ -216,10 +227,11 @@ def test_another_address_of_the_camera_is_decoded_here_as_well() -> None:
     other.comes(0)
     bench.worker.turn_to(other)
     bench.worker.step()
-    assert other.log == ["due", "make"], "the lane has the first one's log"
+    assert other.log == ["due", "make", "due"], "the lane has the first one's log"
     plain = StillCamera("a")
     plain.show(3)
     bench.worker.turn_to(plain)
+    assert bench.worker.step() == 0.0, "the pool waits for no frame"
     bench.worker.step()
     assert bench.shown() == 3, "one that cannot be decoded from outside"
 
