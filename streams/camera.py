@@ -77,7 +77,7 @@ QUEUE_PACKETS = 1024
 #: Nothing is decoded when nobody has asked for a frame for this long.
 DEMAND_S = 5.0
 #: How often, at most, a reader looks for signs of trouble that no packet tells.
-_CHECK_S = 0.1
+_CHECK_S = 0.25
 _PACKET = Packet()
 #: Packets came for this long and not one picture came out of them: opened anew, with code `codec`.
 UNDECODABLE_S = 3.0
@@ -435,11 +435,12 @@ class PyavCamera:
         """Lock held. Somebody asks for frames; who only looks at a file that may lag does not set it going."""
         if looks and not self._realtime:
             return
-        if not self._is_wanted():
+        now_s = self._clock.now_s()
+        if not self._is_wanted(now_s):
             if self._realtime:
                 self._newest = None  # left over from when somebody last asked
             self._tell_work()
-        self._asked_s = self._clock.now_s()
+        self._asked_s = now_s
 
     def _frame_after(self, after_seq: int, *, looks: bool) -> Frame | None:
         """Lock held."""
@@ -642,7 +643,8 @@ class PyavCamera:
                 self._ours_rests = False
                 checked_s = now_s
         if source.finite:
-            self._put(_Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session))
+            end = _Queued(packet=AvPacket(), keyframe=False, size_bytes=0, times_s=(0.0, 0.0), session=session)
+            self._put(end, self._clock.now_s())
         return self._handle(Ended(finite=source.finite, repeat=self._loop))
 
     def _new_pace(self, fps: float) -> Pace:
@@ -656,15 +658,17 @@ class PyavCamera:
         return Pace(realtime=self._realtime, base_s=next_s if goes_on else max(now_s, next_s))
 
     def _take(self, packet: AvPacket, session: _Session, pace: Pace | None) -> None:
-        captured_s, captured_utc = self._clock.now_s(), self._clock.utc()
+        now_s = captured_s = self._clock.now_s()
+        captured_utc = self._clock.utc()
         if pace is not None and not self._realtime:
-            shown_s = pace.media_s(packet)
-            captured_s, captured_utc = shown_s, captured_utc + shown_s - captured_s
+            captured_s = pace.media_s(packet)
+            captured_utc += captured_s - now_s
         times_s = (captured_s, captured_utc)
         # Comes back on the picture, whatever the decoder's delay.
         packet.opaque = (times_s, session.camera_s(packet), packet.pts)
         self._record(packet, session.tap, times_s)
-        self._put(_Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session))
+        item = _Queued(packet=packet, keyframe=packet.is_keyframe, size_bytes=packet.size, times_s=times_s, session=session)
+        self._put(item, now_s)
 
     def _record(self, packet: AvPacket, tap: Tap, times_s: tuple[float, float]) -> None:
         ring = self._ring
@@ -678,7 +682,8 @@ class PyavCamera:
             log.warning("camera %s: its packets cannot be recorded", self.id, exc_info=True)
             tap.broken = True
 
-    def _put(self, item: _Queued) -> None:
+    def _put(self, item: _Queued, now_s: float) -> None:
+        """now_s: when it came."""
         with self._lock:
             while not self._realtime and not self._queue.fits(item) and not self._stopping.is_set():
                 self._pulses["reader"].rest()
@@ -688,16 +693,16 @@ class PyavCamera:
                 self._captured_s = max(self._captured_s, item.times_s[0])
                 stamp_s = media_s(item.packet) if item.keyframe else None  # of the others nobody asks, and it makes a fraction
                 self._rate.saw(item.times_s[0], keyframe=item.keyframe, media_s=stamp_s)
-                self._machine.handle(_PACKET, self._clock.now_s())
-            if self._realtime and not self._is_wanted():
+                self._machine.handle(_PACKET, now_s)
+            if self._realtime and not self._is_wanted(now_s):
                 self._queue.skip_to_newest()
-            elif self._is_awaited(item):
+            elif self._is_awaited(item, now_s):
                 self._tell_work()
 
-    def _is_awaited(self, item: _Queued) -> bool:
+    def _is_awaited(self, item: _Queued, now_s: float) -> bool:
         match self._awaited:
             case _Awaited.DUE:
-                return self._rate.wait_s(self._clock.now_s()) <= 0
+                return self._rate.wait_s(now_s) <= 0
             case _Awaited.KEYFRAME:
                 return item.keyframe
             case awaited:
@@ -708,7 +713,7 @@ class PyavCamera:
         with self._lock:
             now_s = self._clock.now_s()
             silent_s = self._machine.silence_s(now_s)
-            if not self._is_wanted():
+            if not self._is_wanted(now_s):
                 self._undecoded_s = None
             first_s, newest_s = self._undecoded_s or (0.0, 0.0)
             undecoded_s = newest_s - first_s  # not until now: who decodes may be waiting for a turn
@@ -719,8 +724,8 @@ class PyavCamera:
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
-    def _is_wanted(self) -> bool:
-        return self._clock.now_s() - self._asked_s <= DEMAND_S
+    def _is_wanted(self, now_s: float) -> bool:
+        return now_s - self._asked_s <= DEMAND_S
 
     def _decode_loop(self) -> None:
         while not self._stopping.is_set():
@@ -786,11 +791,11 @@ class PyavCamera:
 
     def _until_due(self) -> float:
         """How long there will be nothing to decode unless something changes, and says what that is; 0: there is something."""
-        head = self._queue.peek()
-        if head is not None and not self._is_wanted():
+        head, now_s = self._queue.peek(), self._clock.now_s()
+        if head is not None and not self._is_wanted(now_s):
             self._awaited = _Awaited.NOTHING
             return 0.5
-        wait_s = self._rate.wait_s(self._clock.now_s()) if self._realtime else 0.0
+        wait_s = self._rate.wait_s(now_s) if self._realtime else 0.0
         if wait_s > 0:
             # The packet that comes when a frame is due is fresh; by the clock, what is here would be up to a picture old. The clock
             # is for cameras from which no packet comes then.

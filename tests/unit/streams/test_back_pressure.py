@@ -275,9 +275,9 @@ class Recording:
         self.read = 0
         put = self.camera._put
 
-        def counted(item: _Queued) -> None:
+        def counted(item: _Queued, now_s: float) -> None:
             self.read += item.size_bytes > 0
-            put(item)
+            put(item, now_s)
 
         self.camera._put = counted  # type: ignore[method-assign]
         self.seq = -1

@@ -92,11 +92,11 @@ def test_a_recording_in_real_time_is_paced_by_its_own_stamps(clip: Path) -> None
 def test_demand_is_forgotten_and_an_old_picture_is_not_given_for_a_new_one(clip: Path) -> None:
     clock = JumpingClock()
     camera = PyavCamera("cam", SourceUrl(str(clip)), clock=clock)
-    assert not camera._is_wanted()
+    assert not camera._is_wanted(camera._clock.now_s())
     assert camera.next_frame(after_seq=-1, timeout_s=0.0) is None
-    assert camera._is_wanted()
+    assert camera._is_wanted(camera._clock.now_s())
     clock.time_s += DEMAND_S + 0.1
-    assert not camera._is_wanted()
+    assert not camera._is_wanted(camera._clock.now_s())
 
 
 class Stamped:
