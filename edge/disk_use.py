@@ -10,6 +10,8 @@ from pathlib import Path
 
 #: Kinds that are told always; whatever else lies in the folder is `other`.
 KINDS = ("database", "samples", "models", "events", "media", "forms", "backups", "exports", "other")
+#: Folders that are counted with another.
+COUNTED_AS = {"golden-forms": "forms"}
 KEPT_S = 60.0
 
 
@@ -40,7 +42,8 @@ def _sizes(root: Path) -> dict[str, int]:
     found = dict.fromkeys(KINDS, 0)
     counted: set[tuple[int, int]] = set()
     for name in sorted(_names(root), key=lambda n: n == "backups"):  # back-ups last: what they share is counted elsewhere
-        kind = "database" if name.startswith("driftbox.db") else name if name in KINDS else "other"
+        kind = "database" if name.startswith("driftbox.db") else COUNTED_AS.get(name, name)
+        kind = kind if kind in KINDS else "other"
         found[kind] += _size(root / name, counted)
     return found
 

@@ -127,6 +127,7 @@ def write_order(folder: Path, wanted: Wanted, model: ModelFile, *, device: str, 
     order = {
         "runtime": wanted.runtime, "task": wanted.task.name if wanted.task else "", "shape_px": wanted.shape_px,
         "pictures": len(wanted.pictures), "model": asdict(model), "device": device, "kept": str(kept),
+        "agreement_min": wanted.agreement_min,
     }  # fmt: skip
     (folder / _ORDER).write_text(json.dumps(order), encoding="utf-8")
 
@@ -143,6 +144,7 @@ def read_order(folder: Path) -> tuple[Wanted, Path, str]:
         pictures=[_picture(folder, n) for n in range(order["pictures"])],
         task=task_of(order["task"]) if order["task"] else None,
         shape_px=_shape(order["shape_px"]) if order["shape_px"] else None,
+        agreement_min=order["agreement_min"],
     )
     return wanted, Path(order["kept"]), order["device"]
 

@@ -35,13 +35,15 @@ SLOWER_MAX = 1.1
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Wanted:
     """runtime: its name. task: what shows the pictures to the model; None: they are what the model is shown. shape_px: only the form
-    of that shape, on none of the pictures and without a check; None: of the pictures' own shapes, checked."""
+    of that shape, on none of the pictures and without a check; None: of the pictures' own shapes, checked. agreement_min: see
+    AGREEMENT_MIN."""
 
     runtime: str
     detector: Detector
     pictures: Sequence[Picture] = ()
     task: Task | None = None
     shape_px: ShapePx | None = None
+    agreement_min: float = AGREEMENT_MIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,7 @@ def make_form(wanted: Wanted, runtime: Runtime, *, cache: FormCache | None = Non
         form.close()
         return Made(files={wanted.shape_px: files})
     images = shown(wanted)
-    return _checked(wanted.detector, runtime, images, cache, spent_s) if images else Made()
+    return _checked(wanted, runtime, images, cache, spent_s) if images else Made()
 
 
 def shown(wanted: Wanted) -> list[np.ndarray]:
@@ -112,7 +114,8 @@ def shown(wanted: Wanted) -> list[np.ndarray]:
     return recorder.images[:PICTURES]
 
 
-def _checked(detector: Detector, runtime: Runtime, images: list[np.ndarray], cache: FormCache | None, spent_s: Spent) -> Made:
+def _checked(wanted: Wanted, runtime: Runtime, images: list[np.ndarray], cache: FormCache | None, spent_s: Spent) -> Made:
+    detector = wanted.detector
     trained = [detector.predict([image])[0] for image in images]
     body, made = detector.body(), Made()
 
@@ -129,7 +132,7 @@ def _checked(detector: Detector, runtime: Runtime, images: list[np.ndarray], cac
         found = check(form, detector, images, trained, spent_s=spent_s)
         if form.last_error:
             raise JobError(f"it failed to run: {form.last_error}", subject=runtime.name)
-        refuse(found)
+        refuse(found, agreement_min=wanted.agreement_min)
     finally:
         form.close()
     return Made(files=made.files, samples=made.samples, checked=found)
@@ -162,10 +165,10 @@ def times_ms(models: Sequence[Detector], pictures: Sequence[np.ndarray], *, spen
     return [statistics.median(times) for times in spent]
 
 
-def refuse(found: Checked) -> None:
+def refuse(found: Checked, *, agreement_min: float = AGREEMENT_MIN) -> None:
     """Raises JobError for a form that must not serve."""
-    if found.agreement < AGREEMENT_MIN:
-        raise JobError(f"it agrees with the trained model by F1 {found.agreement:.2f} only, {AGREEMENT_MIN} is asked")
+    if found.agreement < agreement_min:
+        raise JobError(f"it agrees with the trained model by F1 {found.agreement:.2f} only, {agreement_min} is asked")
     if found.ms > SLOWER_MAX * found.trained_ms:
         raise JobError(f"it is slower than the trained model: {found.ms:.1f} ms against {found.trained_ms:.1f}")
 

@@ -29,7 +29,7 @@ import numpy as np
 from configs.errors import DriftboxError, JobCancelled, JobError, StorageError, redact
 from configs.files import atomic_write
 from edge.form_child import ChildMaker
-from edge.form_making import Made, Maker, Wanted
+from edge.form_making import AGREEMENT_MIN, Made, Maker, Wanted
 from models.detector import Detector, DetectorSpec, ServedBody
 from models.serving.base import Form, Runtime, ShapePx
 from models.serving.cache import FORM_FORMAT, gpu_name, machine, versions
@@ -94,7 +94,7 @@ class _NothingShown(Exception):
 class Serving:
     """Makes served forms. Thread-safe; a call takes seconds, so call it beside the loop. choice: 'auto', 'trained' or a runtime's name;
     build_s: most that making one form may take. device: where models are ('cpu', 'cuda'); tries: what `auto` measures there; make: where
-    forms are made (a child process unless told)."""
+    forms are made (a child process unless told); agreement_min: F1 of a form against the trained model from which on it serves."""
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class Serving:
         runtimes: Callable[[str], Runtime] | None = None,
         aside: Aside | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        agreement_min: float = AGREEMENT_MIN,
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
         self._build_s, self._runtimes = build_s, runtimes or partial(runtime_of, device=device)
@@ -120,7 +121,7 @@ class Serving:
         self._choices = Choices(folder)
         self._aside = aside or in_thread
         self._turn = threading.Lock()
-        self._now_s = now_s
+        self._now_s, self._agreement_min = now_s, agreement_min
         self._took_s: dict[str, float] = {}  # the longest of the newest forms, by architecture
         self._asked = 0  # forms that have or want the turn
         self._count = threading.Lock()
@@ -157,12 +158,13 @@ class Serving:
         if self._choice == TRAINED:
             return detector
 
-        def make(images: list[np.ndarray]) -> Detector:
-            with self._in_line():
-                self._turn.acquire()  # nobody waits for this one
-                return self._in_turn(detector, camera_id, [Picture(image=image) for image in images], None)
+        return Deferred(detector, partial(self.form_of, detector, camera_id), self._aside)
 
-        return Deferred(detector, make, self._aside)
+    def form_of(self, detector: Detector, camera_id: str, images: Sequence[np.ndarray]) -> Detector:
+        """As `serve`, on pictures that the model was shown; waits for its turn, so nobody should wait for it."""
+        with self._in_line():
+            self._turn.acquire()
+            return self._in_turn(detector, camera_id, [Picture(image=image) for image in images], None)
 
     def close(self) -> None:
         """Ends what is being made: for the end of the box."""
@@ -253,7 +255,10 @@ class Serving:
         """A form that passed its check. Raises JobError when it did not, or what making it raised."""
         if problem := self._runtimes(name).missing():
             raise JobError(problem, subject=name)
-        made = self._make(Wanted(runtime=name, detector=detector, pictures=pictures, task=task))
+        wanted = Wanted(
+            runtime=name, detector=detector, pictures=pictures, task=task, agreement_min=self._agreement_min
+        )  # fmt: skip
+        made = self._make(wanted)
         if not made.files:
             raise _NothingShown
         return made

@@ -8,8 +8,10 @@ weighed against what was expected (ours; the conjugate normal model of any textb
     true gain ~ N(m, s^2)                          what was expected: 0, or less where the profile promised a loss
     true gain | g ~ N(w*g + (1-w)*m, w*e^2),  w = s^2 / (s^2 + e^2)
 
-    admitted when   g > margin, on the newest frames and on all,   and   P(true gain > margin | g) >= 1 - risk
+    admitted when   g > margin, on the newest frames and on all,   and   P(true gain > margin | g) >= 1 - risk * min(1, q / SEEING)
 
+with q the candidate's own quality on the newest frames: of two models that find next to nothing one is ahead by an object or two, and a
+normal error says too little of so few (five of 3,000 bad retrainings came in that way, none of them worth 0.2; docs/reuse.md).
 So few frames demand more, and nothing is admitted on a promise (`belief.promised`). A risk of 0.5 minimises the expected loss when
 a wrong swap costs what a missed one does; less is careful. `bench gate` compares it with a plain margin and a z-test (docs/reuse.md).
 A quality that is missing or not a number admits nothing.
@@ -23,6 +25,8 @@ from dataclasses import dataclass
 #: What one frame that was not seen could still change in the gain: each of n frames pulls F1 by 1/n, and a candidate is wrong about
 #: a frame that the other gets right in about a quarter of them.
 UNSEEN = 0.25
+#: A candidate of less quality than this must be the surer to be better.
+SEEING = 0.4
 #: Standard error of a gain that was seen on one frame only, where frames cannot tell their own spread.
 BLIND_SD = 0.5
 
@@ -79,7 +83,8 @@ def judge(
     gain = newest if gain is None or not math.isfinite(gain) else gain
     mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
     chance = _above(margin, mean, sd)
-    return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - risk, gain=gain, expected=mean, chance=chance)
+    allowed = risk * min(1.0, max(0.0, candidate) / SEEING)
+    return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - allowed, gain=gain, expected=mean, chance=chance)
 
 
 def posterior(gain: float, error: float, belief: Belief) -> tuple[float, float]:

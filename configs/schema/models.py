@@ -62,6 +62,7 @@ class ModelsSection(Section):
         "onnxruntime",
         "onnxruntime-int8",
         "openvino",
+        "openvino-bf16",
         "openvino-int8",
         "tensorrt",
         "tensorrt-fp16",
@@ -75,6 +76,12 @@ class ModelsSection(Section):
         ge=1,
         le=3600,
         text="Longest that making and checking a serving form may take; then the model serves as it was trained.",
+    )
+    golden_serving: Literal["auto", "trained", "openvino", "openvino-bf16"] = setting(
+        "auto",
+        text="Form in which the golden model labels on a processor: `auto` measures once what is fastest here and says what the model "
+        "as trained says; the forms differ from it by rounding only. On a GPU, and where jobs have processes of their own, it labels "
+        "as trained.",
     )
     edge_score_min: float = setting(
         0.25, unit="score", ge=0, le=1, text="Edge detections below this score are not shown or counted."

@@ -15,7 +15,6 @@ import torch
 from configs.errors import EnvironmentLacking, JobError, UsageError
 from models.detector import Detector, YieldPoint
 from models.serving.base import Runtime
-from models.serving.openvino_runtime import OpenVinoRuntime
 from models.serving.registry import runtime_of
 from models.serving.served import ServedDetector, open_form
 from scheduler.types import Detections
@@ -25,7 +24,7 @@ TORCH = "torch"
 GOLDEN_RUNTIMES: Mapping[str, Callable[[], Runtime]] = {
     TORCH: partial(runtime_of, TORCH),
     "openvino": partial(runtime_of, "openvino"),
-    "openvino-bf16": partial(OpenVinoRuntime, bf16=True),
+    "openvino-bf16": partial(runtime_of, "openvino-bf16"),
 }
 #: Shapes of picture that have a form at a time; clips come one after the other.
 MAX_FORMS = 8

@@ -45,7 +45,7 @@ from edge.wiring.compute import (
     serve_in_process,
     watched_devices,
 )
-from edge.wiring.models import cost_s, label_once, load_goldens, serving_of, sized
+from edge.wiring.models import cost_s, goldens_in_form, label_once, load_goldens, serving_of, sized
 from edge.wiring.rendered import rendered_server
 from edge.wiring.settings import (
     device_of_models,
@@ -148,6 +148,8 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
         steps = wide.steps if wide else here
+        in_processes = wide is not None or processes is not None
+        labels_by = maker.golden_of if in_processes else goldens_in_form(config, folder, store, clock, maker.golden_of, stack)
         if pool is not None:
             serve, serve_later = partial(serve_in_pool, pool.pool, serve), partial(serve_in_pool, pool.pool, serve_later)
         if processes is not None:
@@ -164,7 +166,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 shelf=shelf,
                 samples=FileSamples(samples),
                 sampler=Sampler(samples, fps=config.window.sample_fps, clock=clock, require_room=require_room),
-                golden_of=maker.golden_of,
+                golden_of=labels_by,
                 clock=clock,
                 scoring=scoring_of(config),
                 labelling=labelling,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -12,14 +13,15 @@ from configs.errors import ConfigError, StorageError
 from configs.schema import BoxConfig
 from edge.clock import Clock
 from edge.form_making import PICTURES as FORM_PICTURES
+from edge.golden_form import AGREEMENT_MIN, TRIES, GoldenForms
 from edge.gpu.device_clock import DeviceClock
 from edge.profiler.live import Profiles
 from edge.resolution import at_own_size
 from edge.samples import FileSamples
-from edge.serving import AUTO, Serving, tries_on
+from edge.serving import AUTO, TRAINED, Serving, in_thread, tries_on
 from edge.store.folder import DataFolder
 from edge.store.store import Store
-from edge.wiring.settings import device_of_models, serving_form
+from edge.wiring.settings import device_of_models, golden_form, serving_form
 from models.detector import Detector
 from models.labelled import LabelledImage
 from models.tasks.base import Picture, Task
@@ -32,6 +34,9 @@ log = logging.getLogger("driftbox")
 
 #: Forms that do not compute in the context of the thread that asks.
 OUTSIDE_GREEN = ("onnxruntime", "torch-graph-fp16")
+
+#: Nobody waits for the form of a golden model, and it is large.
+GOLDEN_BUILD_S = 900.0
 
 #: Regions of the picture on which a classifier's cost is guessed.
 PLAIN_REGIONS = 4
@@ -104,6 +109,31 @@ def load_goldens(config: BoxConfig) -> dict[str, Detector]:
         same = (known for known in loaded.values() if known.spec == golden.spec)
         loaded[name] = next(same, golden)
     return loaded
+
+
+def goldens_in_form(
+    config: BoxConfig, folder: DataFolder, store: Store, clock: Clock, golden_of: Callable[[str], Detector], stack: ExitStack
+) -> Callable[[str], Detector]:
+    """camera -> what labels for it: its golden model, in the form that is fastest here once that was made."""
+    choice = golden_form(config)
+    if choice == TRAINED:
+        return golden_of
+
+    def tell(name: str, text: str) -> None:
+        log.warning("%s: %s", name, text)
+        with contextlib.suppress(StorageError):
+            store.add_note(clock.utc_s(), "serving", f"{name}: {text}")
+
+    forms = Serving(
+        choice, folder.root / "golden-forms", newest=lambda camera_id: (), task_of=task_of, tell=tell,
+        build_s=max(GOLDEN_BUILD_S, config.models.serving_build_s), tries=TRIES, agreement_min=AGREEMENT_MIN,
+    )  # fmt: skip
+    stack.callback(forms.close)
+
+    def make(golden: Detector, pictures: list[np.ndarray]) -> Detector:
+        return forms.form_of(golden, f"golden model {golden.spec.arch}", pictures)
+
+    return GoldenForms(golden_of, make, in_thread)
 
 
 def plain_picture(task: Task) -> Picture:

@@ -117,6 +117,11 @@ def serving_form(config: BoxConfig) -> str:
     return "trained" if batched or asked in ON_CORES else asked
 
 
+def golden_form(config: BoxConfig) -> str:
+    """`models.golden_serving`. On a GPU, and where jobs have processes of their own, golden models label as trained."""
+    return config.models.golden_serving if device_of_models(config) == "cpu" else "trained"
+
+
 def reprofile_of(config: BoxConfig) -> ReprofileRules | None:
     """When a profile is said to have grown old; None: never."""
     scheduler = config.scheduler

@@ -19,12 +19,13 @@ RUNTIMES: dict[str, Callable[[str], Runtime]] = {
     "onnxruntime": lambda device: OnnxRuntime(device=device),
     "onnxruntime-int8": lambda _: OnnxRuntime(int8=True),
     "openvino": lambda _: OpenVinoRuntime(),
+    "openvino-bf16": lambda _: OpenVinoRuntime(bf16=True),
     "openvino-int8": lambda _: OpenVinoRuntime(int8=True),
     "tensorrt": lambda _: TensorRtRuntime(),
     "tensorrt-fp16": lambda _: TensorRtRuntime(fp16=True),
 }
 #: Those that use a processor's cores on every machine.
-ON_CORES = frozenset({"onnxruntime-int8", "openvino", "openvino-int8"})
+ON_CORES = frozenset({"onnxruntime-int8", "openvino", "openvino-bf16", "openvino-int8"})
 
 
 def runtime_of(name: str, *, device: str = "cpu") -> Runtime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections import OrderedDict
@@ -109,6 +110,12 @@ class ServedDetector:
         with self._lock:
             return sum(form.memory_mib for form in self._forms.values())
 
+    def beside(self, trained: Detector) -> ServedDetector:
+        """Another that answers by the same forms, for another thread: `trained`, a copy of this one's, answers where there is none."""
+        other = copy.copy(self)
+        other.trained = trained
+        return other
+
     def prepare(self, picture: np.ndarray) -> None:
         """Makes the form for pictures like this one, here and now. Raises what `open_form` raises."""
         self.take(self._body.encode(picture)[0])
@@ -189,7 +196,8 @@ class ServedDetector:
     def close(self) -> None:
         """Frees the forms; the trained model still answers."""
         with self._lock:
-            forms, self._forms = list(self._forms.values()), OrderedDict()
+            forms = list(self._forms.values())
+            self._forms.clear()
             self._aside = None
         for form in forms:
             form.close()

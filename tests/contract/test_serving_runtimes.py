@@ -50,6 +50,7 @@ MAKERS: dict[str, Callable[[], Runtime]] = {
     "onnxruntime": OnnxRuntime,
     "onnxruntime-int8": lambda: OnnxRuntime(int8=True),
     "openvino": OpenVinoRuntime,
+    "openvino-bf16": lambda: OpenVinoRuntime(bf16=True),
     "openvino-int8": lambda: OpenVinoRuntime(int8=True),
     "tensorrt": lambda: TensorRtRuntime(device="cpu"),
     "tensorrt-fp16": lambda: TensorRtRuntime(fp16=True, device="cpu"),
@@ -93,7 +94,7 @@ def shape_of(body: ServedBody, picture: np.ndarray) -> ShapePx:
 
 def tolerance(runtime: Runtime) -> float:
     """Allowed mean difference of raw outputs, as a part of their spread."""
-    return {"fp32": 1e-4, "fp16": 1e-2, "int8": 0.15}[runtime.precision]
+    return {"fp32": 1e-4, "fp16": 1e-2, "bf16": 0.05, "int8": 0.15}[runtime.precision]
 
 
 def test_the_table_and_this_contract_name_the_same_runtimes() -> None:

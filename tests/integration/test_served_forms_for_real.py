@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from edge.golden_form import AGREEMENT_MIN, PICTURES, TRIES, FormedGolden, GoldenForms
+from edge.jobs.steps import HERE
 from edge.serving import Serving
 from models.evaluate import MatchCounts, match_counts
 from models.serving.served import ServedDetector
@@ -40,11 +42,11 @@ def start_not_niced(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
 
 
 def serving(
-    folder: Path, pictures: list[np.ndarray], told: list[str], *, build_s: float = 1200.0, choice: str = "auto"
+    folder: Path, pictures: list[np.ndarray], told: list[str], *, build_s: float = 1200.0, choice: str = "auto", **how: Any
 ) -> Serving:
     made = Serving(
         choice, folder, newest=lambda camera: [Picture(image=image) for image in pictures], task_of=lambda camera: DETECTION,
-        tell=lambda camera, text: told.append(text), build_s=build_s,
+        tell=lambda camera, text: told.append(text), build_s=build_s, **how,
     )  # fmt: skip
     made._child._start = start_not_niced
     return made
@@ -98,3 +100,25 @@ def test_the_end_of_the_box_ends_what_is_being_made(tmp_path: Path, pictures: li
     thread.join(60)
     assert found == [trained]
     assert "stopping" in told[0]
+
+
+def test_a_golden_model_labels_in_a_form_that_says_the_same_and_costs_less(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    torch.set_num_threads(1)
+    told: list[str] = []
+    golden = load_detector("tinydet-golden")
+    forms = serving(tmp_path, pictures, told, tries=TRIES, agreement_min=AGREEMENT_MIN)
+    goldens = GoldenForms(
+        lambda camera: golden, lambda model, shown: forms.form_of(model, "golden model", shown), aside=lambda work: work()
+    )
+    as_trained = golden.predict(pictures, score_min=0.5)
+    HERE.own(goldens("yard")).predict(pictures[:PICTURES], score_min=0.5)
+    job = HERE.own(goldens("door"))
+    assert isinstance(job, FormedGolden)
+    labels = job.predict(pictures, score_min=0.5)
+    assert isinstance(job._mine, ServedDetector), told
+    assert job._mine.runtime.name in TRIES
+    [choice] = json.loads((tmp_path / "choices.json").read_text(encoding="utf-8")).values()
+    assert choice["ms"][job._mine.runtime.name] < choice["ms"]["trained"]
+    agreement = MatchCounts.total(match_counts(a, b) for a, b in zip(labels, as_trained, strict=True))
+    print(f"agreement {agreement.f1:.3f}: {choice}")
+    assert agreement.f1 >= AGREEMENT_MIN

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.admission import REUSED, Belief, Verdict, error_of, judge, posterior
+from scheduler.admission import REUSED, SEEING, Belief, Verdict, error_of, judge, posterior
 from tests.benchmarks import bench_gate
 
 UNIT = st.floats(0, 1)
@@ -28,6 +28,28 @@ def test_worked_example() -> None:
     assert found.expected == pytest.approx(0.07617, abs=1e-4)
     assert found.chance == pytest.approx(0.5 * math.erfc(-0.07617 / (math.sqrt(0.7617 * 0.003129) * math.sqrt(2))), abs=1e-3)
     assert found.admitted
+
+
+#: Gates of `tests/benchmarks/bad_retrains.py` that let a bad retraining in before: serving, candidate, gain, its spread, frames.
+NEARLY_BLIND = [
+    (0.0775, 0.1579, 0.0804, 0.0748, 13),
+    (0.0, 0.0339, 0.0339, 0.0339, 12),
+    (0.1233, 0.1647, 0.0377, 0.0408, 17),
+    (0.0727, 0.1290, 0.0563, 0.0609, 12),
+]
+
+
+@pytest.mark.parametrize("serving, candidate, gain, gain_sd, frames", NEARLY_BLIND)
+def test_of_two_models_that_find_next_to_nothing_the_new_one_must_be_the_surer(
+    serving: float, candidate: float, gain: float, gain_sd: float, frames: int
+) -> None:
+    def at(lift: float) -> Verdict:
+        belief = Belief(mean=0.0, sd=0.1514)
+        return judge(serving + lift, candidate + lift, gain=gain, gain_sd=gain_sd, frames=frames, risk=0.25, belief=belief)
+
+    assert not at(0.0).admitted
+    assert at(SEEING).admitted, "the same gain of models that see"
+    assert at(0.0).chance == at(SEEING).chance > 0.75
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
