@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from configs.errors import JobCancelled, redact
+from edge.answers import AnswerMeter
 from edge.clock import Clock
 from edge.finish import DueFrames, FinishBook
 from edge.gpu.base import Lane, TurnLane
@@ -171,6 +172,7 @@ class InferenceWorker:
         self._handled: Frame | None = None  # the frame in work
         self._rate_read_s = self._camera_interval_s = 0.0  # see `_least_interval_s`
         self.task = task
+        self.answers = AnswerMeter()
         self.on_fall_back: Callable[[FellBack], None] = lambda fell: None
         self.on_shown: Callable[[Shown], None] = lambda shown: None
         self.hold: Callable[[], bool] = lambda: False
@@ -643,6 +645,7 @@ class InferenceWorker:
             self._costs_s.append(cost_s)
             self.frames += 1
             shadow = self._shadow
+        self.answers.add(model.version, detections)
         self.on_shown(shown)
         if shadow is not None and shadow.may_look(cost_s):
             look = functools.partial(self._look_beside, shadow, picture, detections, cost_s)

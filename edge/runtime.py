@@ -48,6 +48,7 @@ from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler import events as ev
 from scheduler import knob_loop
+from scheduler.answers import Answers
 from scheduler.codec import encode
 from scheduler.commands import (
     CancelJob,
@@ -65,7 +66,7 @@ from scheduler.commands import (
 )
 from scheduler.ekya.staleness import Fading, followed
 from scheduler.ekya.usual_knobs import STRIDES
-from scheduler.engine import BoxEngine
+from scheduler.engine import TOLD_AT, BoxEngine
 from scheduler.pricing import ChangePrice
 from scheduler.types import EpochReport, KnobProfile, Observation, RetrainConfig, WindowOutcome
 from scheduler.videostorm.joint import Joint, in_force
@@ -871,8 +872,15 @@ class BoxRuntime:
         if command.timer in self._timers:
             self._timers[command.timer].cancel()
         delay_s = max(0.0, command.at_s - self.parts.clock.monotonic_s())
-        make = functools.partial(_timer_event, command.timer)
-        self._timers[command.timer] = self._loop.call_later(delay_s, self._inbox.put_nowait, make)
+        self._timers[command.timer] = self._loop.call_later(delay_s, self._timer_fires, command.timer)
+
+    def _timer_fires(self, timer: str) -> None:
+        """In the loop. Whose turn it is depends on what models have answered, so that is told before."""
+        if timer in TOLD_AT:
+            for camera_id, entry in self.watched.items():
+                if (answers := entry.worker.answers.take()) is not None:
+                    self._inbox.put_nowait(functools.partial(_answered_event, camera_id, answers))
+        self._inbox.put_nowait(functools.partial(_timer_event, timer))
 
     def _set_shares(self, command: SetShares) -> None:
         self.shares_pct = dict(command.shares_pct)
@@ -1110,6 +1118,10 @@ def failure_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, DriftboxError):
         return "exception", str(error)
     return "exception", redact(f"{type(error).__name__}: {error}")
+
+
+def _answered_event(camera_id: str, answers: Answers, at_s: float) -> ev.Event:
+    return ev.Answered(at_s=at_s, stream=camera_id, answers=answers)
 
 
 def _timer_event(timer: str, at_s: float) -> ev.Event:

@@ -8,7 +8,7 @@ weighed against what was expected (ours; the conjugate normal model of any textb
     true gain ~ N(m, s^2)                          what was expected: 0, or less where the profile promised a loss
     true gain | g ~ N(w*g + (1-w)*m, w*e^2),  w = s^2 / (s^2 + e^2)
 
-    admitted when   g > margin, on the newest frames and on all,   and   P(true gain > margin | g) >= 1 - risk * min(1, q / SEEING)
+    admitted when   g > margin, on the newest frames and on all,   and   P(true gain > margin | g) >= 1 - risk * min(1, q / seeing)
 
 with q the candidate's own quality on the newest frames: of two models that find next to nothing one is ahead by an object or two, and a
 normal error says too little of so few (five of 3,000 bad retrainings came in that way, none of them worth 0.2; docs/reuse.md).
@@ -72,18 +72,19 @@ def error_of(gain_sd: float | None, frames: int) -> float:
 
 def judge(
     serving: float | None, candidate: float | None, *, gain_sd: float | None, frames: int, belief: Belief = REUSED,
-    margin: float = 0.0, risk: float = 0.5, gain: float | None = None,
+    margin: float = 0.0, risk: float = 0.5, seeing: float = 0.0, gain: float | None = None,
 ) -> Verdict:  # fmt: skip
     """May the candidate serve? serving, candidate: qualities (0-1) on the same frames, the newest. gain, gain_sd, frames: of the
     candidate, over all frames that were looked at; gain None: the difference of the two qualities. risk: chance that is taken of a
-    swap that does not gain the margin, above 0 and below 1. A belief that is not finite counts as `REUSED`. Raises nothing."""
+    swap that does not gain the margin, above 0 and below 1; seeing: a candidate of less quality must be the surer (`SEEING`; 0: none
+    must). A belief that is not finite counts as `REUSED`. Raises nothing."""
     if serving is None or candidate is None or not (math.isfinite(serving) and math.isfinite(candidate)):
         return REFUSED
     newest = candidate - serving
     gain = newest if gain is None or not math.isfinite(gain) else gain
     mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
     chance = _above(margin, mean, sd)
-    allowed = risk * min(1.0, max(0.0, candidate) / SEEING)
+    allowed = risk * min(1.0, max(0.0, candidate) / seeing) if seeing > 0 else risk
     return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - allowed, gain=gain, expected=mean, chance=chance)
 
 

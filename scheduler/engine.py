@@ -49,6 +49,7 @@ from scheduler.ekya.cloud import snapshot_arrival_s
 from scheduler.ekya.estimate import best_knobs
 from scheduler.engine_state import BoxState, Checkpoint, Decided, EngineConfig, Expected, Phase, Prep, Running, StreamState
 from scheduler.events import (
+    Answered,
     AskedAnew,
     BoxStarted,
     CameraAdded,
@@ -113,6 +114,11 @@ PREP_DEADLINE = "prep-deadline"
 WINDOW_END = "window-end"
 REACT = "react"
 GLANCE, LESSONS = "glance", "lessons"
+#: Whoever drives the engine tells it before these timers what models have answered (`events.Answered`).
+TOLD_AT = (LESSONS, WINDOW_END)
+#: Of a window that was not glanced at.
+NO_SIGNATURE = Signature(values=())
+FADED = "its model finds less and is less sure than when it was measured"
 
 #: Bounds of what is remembered per camera: observations, models of earlier windows.
 MAX_OBSERVATIONS, MAX_CACHED = 60, 40
@@ -146,6 +152,7 @@ class BoxEngine:
             AskedAnew: self._asked_anew,
             CameraHealth: self._camera_health,
             KnobsMeasured: self._knobs_measured,
+            Answered: self._answered,
             ChangePriced: self._change_priced,
             KnobsDue: self._knobs_due,
             TimerFired: self._timer_fired,
@@ -269,6 +276,11 @@ class BoxEngine:
         stream.live = event.live
         self._reshare(event.at_s)
 
+    def _answered(self, event: Answered) -> None:
+        stream = self.state.streams.get(event.stream)
+        if stream is not None:
+            stream.answered(event.answers)
+
     def _knobs_measured(self, event: KnobsMeasured) -> None:
         stream = self.state.streams.get(event.stream)
         if stream is not None:
@@ -386,6 +398,9 @@ class BoxEngine:
     def _begin_lessons(self, at_s: float) -> None:
         """There is enough of the window in progress to learn from: turns are chosen anew, among all that have not begun theirs."""
         state = self.state
+        if self.config.learns_now:
+            for stream in prep.suspects(state):
+                self._learn_now(stream, stream.scene or NO_SIGNATURE, FADED)
         begin = any(s.lesson == state.window for s in state.streams.values()) and not state.labels_due
         if not begin or state.phase not in ("prepare", "planned"):
             return
@@ -653,6 +668,7 @@ class BoxEngine:
         if measured is not None:
             stream.fallen = stream.fallen or prep.fell(stream, self.config, believed, measured)
             stream.measured = measured
+            stream.is_measured()
             stream.quality = stream.start_quality = belief.take_measurement(
                 stream, self.state, self.config, measured, event.holdout, calibrate=self._calibrates
             )
@@ -782,6 +798,7 @@ class BoxEngine:
             self._take_up(stream, chosen, event.serving_quality or 0.0)
         elif chosen is None and stream.turned and _number(event.serving_quality) is not None:
             stream.quality = event.serving_quality  # what was believed is of another scene
+            stream.is_measured()
         self._next_prep(event.at_s)
 
     def _take_up(self, stream: StreamState, chosen: reuse.Chosen, serving_quality: float, *, shadow: bool = False) -> None:
@@ -921,6 +938,7 @@ class BoxEngine:
         expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:
             stream.quality = old
+            stream.is_measured()
         if old is not None and new is not None:
             gain = _number(event.gain)
             gain = new - old if gain is None else gain
@@ -929,7 +947,7 @@ class BoxEngine:
                 stream.has_won(gain)
         verdict = admission.judge(
             old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
-            margin=self.config.gate_margin, risk=self.config.gate_risk,
+            margin=self.config.gate_margin, risk=self.config.gate_risk, seeing=self.config.gate_seeing,
         )  # fmt: skip
         if verdict.admitted:
             stream.candidate_quality, stream.refusals = new, 0

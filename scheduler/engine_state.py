@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scheduler.answers import Answers, lost_frac
 from scheduler.codec import register
 from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
@@ -86,7 +87,8 @@ class EngineConfig:
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
-    (`scheduler.admission`); shadow: an admitted retraining first runs beside the serving model.
+    (`scheduler.admission`); gate_seeing: below which quality of its own it must be the surer, 0.0 is what journals without it were
+    decided with; shadow: an admitted retraining first runs beside the serving model.
     drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
@@ -127,6 +129,7 @@ class EngineConfig:
     gate_frames: int = 16
     gate_margin: float = 0.0
     gate_risk: float = 0.25
+    gate_seeing: float = 0.0
     try_again: bool = False
     count_taught: bool = False
     left_of_missing: bool = False
@@ -303,6 +306,8 @@ class StreamState:
     gains: list[float] = field(default_factory=list)
     refusals: int = 0
     waited: int = 0
+    answers: Answers | None = None  # of its model, newest
+    answers_then: Answers | None = None  # when its quality was measured, or the first of a model that has begun to serve
     alone: int = -1  # refused a shared retraining in that window: the next one it learns alone
     held_out: int = 0  # frames behind `quality`
     look: Look | None = None
@@ -366,6 +371,22 @@ class StreamState:
     def believed(self, prior: float) -> float:
         """Quality of the serving model (0-1): what it is believed to be worth, `prior` before anybody has measured it."""
         return prior if self.quality is None else self.quality
+
+    def answered(self, answers: Answers) -> None:
+        """Its model's answers since the last ones."""
+        if answers.version != self.version or not answers.counts:
+            return
+        self.answers = answers
+        if self.answers_then is None or self.answers_then.version != self.version:
+            self.answers_then = answers
+
+    def lost_frac(self) -> float:
+        """Part of its quality that its model seems to have lost since that was measured (0-1)."""
+        return lost_frac(self.answers_then, self.answers)
+
+    def is_measured(self) -> None:
+        """Its quality is known: what its model may lose, it loses from now on."""
+        self.answers_then = self.answers
 
     def shown_quality(self) -> float:
         """What people see now: quality of the serving model times what the knobs leave of it (phi * a0)."""

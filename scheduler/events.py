@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.answers import Answers
 from scheduler.pricing import ChangePrice
 from scheduler.scenes import Scenes
 from scheduler.types import (
@@ -135,6 +136,14 @@ class KnobsMeasured(Event):
 
     stream: str
     knobs: tuple[KnobProfile, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(Event):
+    """What a stream's serving model answered since this was last told: what it may have lost meanwhile (`scheduler.answers`)."""
+
+    stream: str
+    answers: Answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +346,7 @@ EVENTS: tuple[type[Event], ...] = (
     AskedAnew,
     CameraHealth,
     KnobsMeasured,
+    Answered,
     ChangePriced,
     KnobsDue,
     TimerFired,

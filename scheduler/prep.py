@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler import drift, glance, grouping, prep_share, reuse, turns
+from scheduler.answers import SUSPECT
 from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
@@ -225,14 +226,25 @@ def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) ->
     drifted = stream.drift is not None and stream.drift.drifted and not back
     return turns.expected_gain(
         _own_gains(stream), _aged_quality(stream, config), frac, drifted=drifted, of_missing=config.left_of_missing,
-        refusals=stream.refusals,
+        refusals=stream.refusals, lost=stream.believed(config.prior_quality) * stream.lost_frac(),
     )  # fmt: skip
+
+
+def suspects(state: BoxState) -> list[StreamState]:
+    """Cameras whose model seems to have lost much of its quality, and whose turn has not come in this window."""
+    return [
+        s
+        for s in _learning(state)
+        if s.lost_frac() >= SUSPECT and s.lesson is None and s.measured is None and s.candidate is None
+        and not (s.admitted or s.turned or s.running) and s.id != state.at_work()
+    ]  # fmt: skip
 
 
 def _aged_quality(stream: StreamState, config: EngineConfig) -> float:
     """What the model may be worth by now that nobody has measured it for some windows."""
     ages = config.left_of_missing and bool(stream.gains)
-    return max(0.0, stream.believed(config.prior_quality) - turns.UNSEEN_LOSS * stream.waited * ages)
+    kept = 1.0 - stream.lost_frac()
+    return max(0.0, stream.believed(config.prior_quality) * kept - turns.UNSEEN_LOSS * stream.waited * ages)
 
 
 def _first_wins(state: BoxState) -> list[tuple[float, float]]:

@@ -42,6 +42,8 @@ LATER_FRAC = 0.15
 #: What a model that has learned is taken to lose with every window in which nobody measures it: on real cameras it was shown to be
 #: worth 0.07 less than believed beyond what it was in the window of its labels.
 UNSEEN_LOSS = 0.07
+#: What a retraining wins back of what a model seems to have lost.
+REGAINED_FRAC = 0.7
 #: What a camera's turn is worth at least, for every window it has waited: a drift that no look has seen is found.
 MEASURED_GAIN = 0.004
 
@@ -119,17 +121,18 @@ def as_if_won(seen: float, error: float, expected: float) -> float:
 
 
 def expected_gain(
-    gains: Sequence[float], quality: float, frac: float, *, drifted: bool, of_missing: bool = False, refusals: int = 0
-) -> float:
+    gains: Sequence[float], quality: float, frac: float, *, drifted: bool, of_missing: bool = False, refusals: int = 0,
+    lost: float = 0.0,
+) -> float:  # fmt: skip
     """What learning from this window should bring a camera that is examined in full. gains: what its retrainings won, newest last;
     frac: what a first one wins of what is missing (`first_frac`). One that has learned has less left to win (`left_to_win`: by what is
     missing, `of_missing`, or by what the newest won), or those that never had their turn would wait behind it for ever; one that has
-    drifted since may win again what a first one does, in part."""
+    drifted since may win again what a first one does, in part; one whose model seems to have lost something, part of that (`lost`)."""
     most = frac * max(0.0, 1.0 - quality)
     if not gains:
         return most
     left = left_to_win(gains, missing=1.0 - quality if of_missing else None, refusals=refusals)
-    return min(most, max(left, LEFT_FRAC * most if drifted else 0.0))
+    return min(most, max(left, LEFT_FRAC * most if drifted else 0.0, REGAINED_FRAC * lost))
 
 
 def choose(

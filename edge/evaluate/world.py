@@ -16,6 +16,7 @@ from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from edge.jobs.train import n_embedded
 from models.detector import Detector
 from models.microprofile_run import Trials, sample_size, trials_of
+from scheduler.answers import Answers
 from scheduler.commands import (
     Command,
     ReportWindow,
@@ -34,6 +35,7 @@ from scheduler.drift import signature
 from scheduler.ekya.microprofile import families
 from scheduler.ekya.staleness import Agreement, fading, followed
 from scheduler.events import (
+    Answered,
     EpochDone,
     Event,
     GateDone,
@@ -144,6 +146,7 @@ class EvaluateWorld:
         self._traits: dict[tuple[str, int], Traits] = {}  # of windows that were labelled
         self._left: list[Left] = []
         self._offered_in = 0  # the window that was told what earlier ones left
+        self._answered_s = 0.0  # up to then answers were told
         # Knobs that were profiled are those of the first scene; of others only a box knows that glances at them.
         turns = studio.options.engine.glances and not studio.task.wants_regions
         self._rates = {
@@ -196,6 +199,30 @@ class EvaluateWorld:
             self.record.outcomes.append(command.outcome)
         rated = [event for stream in self._rates for event in self._follow_rates(stream, at_s)]
         return [*rated, *self._offer_left(at_s)]
+
+    def answered(self, at_s: float) -> list[Event]:
+        """What the model that serves each stream said of the candidates that came since this was last asked."""
+        since_s, self._answered_s = self._answered_s, at_s
+        return [
+            Answered(at_s=at_s, stream=stream, answers=self._answers(stream, since_s, at_s))
+            for stream in self._studio.footage
+            if self._at(stream, at_s) is not None
+        ]
+
+    def _answers(self, stream: str, since_s: float, until_s: float) -> Answers:
+        version, window_s = self.timeline[stream][-1].version, self._options.window_s
+        windows = range(int(since_s // window_s), min(self._options.windows, int(until_s // window_s) + 1))
+        frames = [(f.index, (w + f.at_frac) * window_s) for w in windows for f in self._studio.candidates(stream, w)]
+        said = [
+            self._studio.predictions(stream, version, index)
+            for index, at_s in frames
+            if since_s < at_s <= until_s and (stretch := self._at(stream, at_s)) and stretch.version == version
+        ]
+        scores = np.concatenate([np.zeros(0, np.float32), *(found.score for found in said)])
+        return Answers(
+            version=version, frames=len(said), boxes=len(scores) / max(1, len(said)),
+            score=float(scores.mean()) if len(scores) else 0.0,
+        )  # fmt: skip
 
     def _offer_left(self, at_s: float) -> list[Event]:
         """Once a window: every camera may choose among what all cameras left in earlier ones, as the paper's cache is one of all its

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from scheduler.commands import (
     CancelJob,
@@ -25,7 +25,7 @@ from scheduler.commands import (
     SwapModel,
 )
 from scheduler.ekya.estimate import SpeedCurve
-from scheduler.engine import BoxEngine
+from scheduler.engine import TOLD_AT, BoxEngine
 from scheduler.events import Event, TimerFired
 
 #: Commands that start a job -> kind of job.
@@ -62,6 +62,14 @@ def elsewhere(command: Command, work: Work) -> Work:
     if isinstance(command, (StartLabelling, StartProfiling, StartGate)) and command.remote:
         return Work.waiting(0.0, work.finish)
     return work
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A world that hears what models answer."""
+
+    def answered(self, at_s: float) -> Sequence[Event]:
+        """Of each camera since this was last asked, at `TOLD_AT`."""
 
 
 class World(Protocol):
@@ -165,7 +173,8 @@ class VirtualDriver:
         for timer in sorted(self._timers, key=lambda t: (self._timers[t], t)):
             if self._timers[timer] <= self.now_s:
                 del self._timers[timer]
-                return [TimerFired(at_s=self.now_s, timer=timer)]
+                told = self.world.answered(self.now_s) if timer in TOLD_AT and isinstance(self.world, Answering) else ()
+                return [*told, TimerFired(at_s=self.now_s, timer=timer)]
         return []
 
     def _deliver(self, event: Event) -> None:

@@ -41,6 +41,7 @@ from models.labelled import LabelledImage
 from models.retrain import retrain
 from models.tasks.base import Picture
 from models.tinydet import TinyDetector, load_bundled
+from scheduler.admission import SEEING
 from scheduler.commands import StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.events import (
@@ -327,7 +328,7 @@ def is_taken(
 def engine_at_the_gate(promised: float, start: float = 0.4) -> tuple[BoxEngine, StartGate]:
     """An engine of one camera whose retraining has just ended, after a profile that promised `promised` more."""
     knobs = (KnobProfile(name="every", demand_pct=20, quality_frac=1.0),)
-    engine = BoxEngine(EngineConfig(window_s=100, first_window_s=100, retrain=(CONFIG,), policy="thief"))
+    engine = BoxEngine(EngineConfig(window_s=100, first_window_s=100, retrain=(CONFIG,), policy="thief", gate_seeing=SEEING))
     engine.handle(CameraAdded(at_s=0, stream="a", knobs=knobs, version="a-1", quality=start))
     (label,) = (c for c in engine.handle(BoxStarted(at_s=0, window=1)) if isinstance(c, StartLabelling))
     told = engine.handle(

@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from models.evaluate import MatchCounts, gain_sd
-from scheduler.admission import Belief, judge
+from scheduler.admission import SEEING, Belief, judge
 
 FRAMES = (3, 5, 8, 16, 32)
 BAD = 0.02
@@ -64,7 +64,7 @@ def rules() -> dict[str, Rule]:
 
 def _posterior(gate: Gate, risk: float, expected: float) -> bool:
     belief = Belief(mean=expected, sd=gate.belief.sd)
-    return judge(gate.old, gate.new, gain_sd=gate.sd, frames=gate.frames, belief=belief, risk=risk).admitted
+    return judge(gate.old, gate.new, gain_sd=gate.sd, frames=gate.frames, belief=belief, risk=risk, seeing=SEEING).admitted
 
 
 def outcome(gates: Sequence[Gate], rule: Rule) -> tuple[float, float, float]:

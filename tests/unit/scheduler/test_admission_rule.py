@@ -39,13 +39,15 @@ NEARLY_BLIND = [
 ]
 
 
-@pytest.mark.parametrize("serving, candidate, gain, gain_sd, frames", NEARLY_BLIND)
+@pytest.mark.parametrize(("serving", "candidate", "gain", "gain_sd", "frames"), NEARLY_BLIND)
 def test_of_two_models_that_find_next_to_nothing_the_new_one_must_be_the_surer(
     serving: float, candidate: float, gain: float, gain_sd: float, frames: int
 ) -> None:
     def at(lift: float) -> Verdict:
         belief = Belief(mean=0.0, sd=0.1514)
-        return judge(serving + lift, candidate + lift, gain=gain, gain_sd=gain_sd, frames=frames, risk=0.25, belief=belief)
+        return judge(
+            serving + lift, candidate + lift, gain=gain, gain_sd=gain_sd, frames=frames, risk=0.25, belief=belief, seeing=SEEING
+        )
 
     assert not at(0.0).admitted
     assert at(SEEING).admitted, "the same gain of models that see"
