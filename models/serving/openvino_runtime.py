@@ -60,6 +60,11 @@ def library() -> Any:
     return openvino
 
 
+def computes_in_bf16() -> bool:
+    """Whether this machine's processor does; else the bf16 form computes in fp32. Raises EnvironmentLacking."""
+    return "BF16" in library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
 def settings(threads: int, *, bf16: bool = False) -> dict[str, Any]:
     """Compile settings: one picture at a time, soon. bf16: where the processor computes in it, else fp32 all the same."""
     return {

@@ -625,7 +625,7 @@ def main() -> None:
         help=f"parts to run, of {', '.join(PARTS)} (all but {' and '.join(ASKED_FOR)}); none: print what is kept",
     )
     parser.add_argument(
-        "--golden-runtime", default="auto", help="torch, openvino, openvino-bf16, or auto: openvino where installed"
+        "--golden-runtime", default="auto", help="torch, openvino, openvino-bf16, or auto: as a box labels here"
     )
     parser.add_argument("--page", type=Path, help="Markdown page whose part between the markers is written anew")
     parser.add_argument("--plots", type=Path, help="folder for the pictures of F1 over time")
@@ -672,9 +672,13 @@ def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) ->
 
 
 def golden_runtime() -> str:
+    """As a box would label here (`edge.golden_form`)."""
+    from models.serving.openvino_runtime import computes_in_bf16
     from models.serving.registry import runtime_of
 
-    return "torch" if runtime_of("openvino").missing() else "openvino"
+    if runtime_of("openvino").missing():
+        return "torch"
+    return "openvino-bf16" if computes_in_bf16() else "openvino"
 
 
 def took_s(bench: Bench) -> float:

@@ -389,3 +389,11 @@ def test_the_machine_is_told_in_words(bench_learning: ModuleType, tmp_path: Path
     said = bench_learning.learning_page.machine(tmp_path / "cpuinfo")
     assert "(Some CPU @ 2 GHz)" in said
     assert "cores" in said
+
+
+@pytest.mark.parametrize(("computes", "expected"), [(True, "openvino-bf16"), (False, "openvino")])
+def test_it_is_labelled_as_a_box_labels(
+    bench_learning: ModuleType, computes: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.serving.openvino_runtime.computes_in_bf16", lambda: computes)
+    assert bench_learning.golden_runtime() == expected
