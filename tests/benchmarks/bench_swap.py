@@ -138,6 +138,7 @@ cameras: [{{id: {CAMERA}, url: "rendered:street?seed=7&fps={fps:.0f}", fps: {fps
     )
     with built(load_config(path), say=lambda text: None) as box:
         runtime = box.runtime
+        box.media.start(lambda text: None)  # else the events of objects wait in memory for somebody to write them
         thread = threading.Thread(target=lambda: asyncio.run(runtime.run(box.watched, box.first_window)))
         thread.start()
         try:
@@ -145,6 +146,7 @@ cameras: [{{id: {CAMERA}, url: "rendered:street?seed=7&fps={fps:.0f}", fps: {fps
         finally:
             runtime.stop()
             thread.join()
+            box.media.stop()
 
 
 def other_versions(runtime: BoxRuntime, count: int) -> list[str]:
