@@ -91,6 +91,9 @@ class Play:
         return self.drive(lambda: all(self.state(t) == "running" for t in tasks))
 
     def waits(self, task: str) -> bool:
+        """It is heard of as waiting, however late, and stays so."""
+        if not self.drive(lambda: self.state(task) == "waiting"):
+            return False
         self.settle()
         return self.state(task) == "waiting"
 

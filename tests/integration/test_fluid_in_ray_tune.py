@@ -29,5 +29,9 @@ def test_a_trial_grows_into_the_gpu_of_one_that_has_ended() -> None:
     assert [trial["error"] for trial in told] == ["None", "None"]
     long, short = sorted(told, key=lambda trial: -max(trial["gpus"]))
     assert (short["at"], short["gpus"]) == (list(range(1, SHORT + 1)), [1.0] * SHORT)
-    assert long["at"] == list(range(1, len(long["at"]) + 1)), "no iteration is lost or done twice"
+    at, gpus = long["at"], long["gpus"]
+    assert at == sorted(set(at)), "no iteration is done twice"
+    # Tune leaves out what it has not heard of a trial when it stops it to change it; the trial goes on from its newest checkpoint.
+    gaps = [n for n in range(1, len(at)) if at[n] != at[n - 1] + 1]
+    assert (at[0], [n for n in gaps if gpus[n] == gpus[n - 1]]) == (1, []), "no iteration is lost"
     assert long["gpus"] == [1.0] * (len(long["at"]) - WIDE) + [2.0] * WIDE
