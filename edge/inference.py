@@ -299,8 +299,9 @@ class InferenceWorker:
             return
         self._interval_s = 1.0 / knobs.fps if knobs.fps > 0 else 0.0
         with self._lock:
-            if knobs.height_px != self._height_px:  # frames of another size cost otherwise
+            if knobs.height_px != self._height_px:  # frames of another size cost otherwise, and are answered otherwise
                 self._costs_s.clear()
+                self.answers.take()
             self._height_px = knobs.height_px
         self._paused.clear()
         self._look_again()

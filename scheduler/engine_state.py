@@ -308,6 +308,7 @@ class StreamState:
     waited: int = 0
     answers: Answers | None = None  # of its model, newest
     answers_then: Answers | None = None  # when its quality was measured, or the first of a model that has begun to serve
+    answers_px: int = 0  # height of the pictures that both are of, 0: as the camera gives them
     alone: int = -1  # refused a shared retraining in that window: the next one it learns alone
     held_out: int = 0  # frames behind `quality`
     look: Look | None = None
@@ -373,11 +374,15 @@ class StreamState:
         return prior if self.quality is None else self.quality
 
     def answered(self, answers: Answers) -> None:
-        """Its model's answers since the last ones."""
+        """Its model's answers since the last ones. On smaller pictures every model finds less: those are no loss, and begin anew."""
         if answers.version != self.version or not answers.counts:
             return
+        before, self.answers_px = (
+            self.answers_px,
+            next((k.height_px for k in self.knobs if k.name == self.knob), self.answers_px),
+        )
         self.answers = answers
-        if self.answers_then is None or self.answers_then.version != self.version:
+        if self.answers_then is None or self.answers_then.version != self.version or self.answers_px != before:
             self.answers_then = answers
 
     def lost_frac(self) -> float:

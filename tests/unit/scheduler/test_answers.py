@@ -16,7 +16,7 @@ from scheduler.engine_state import BoxState, StreamState
 from scheduler.events import Answered, CameraAdded, Event, LabelDone, SwapDone, TimerFired
 from scheduler.sim.driver import Answering, VirtualDriver
 from scheduler.turns import FIRST_FRAC, REGAINED_FRAC, expected_gain
-from scheduler.types import Signature
+from scheduler.types import KnobProfile, Signature
 from tests.support.learning_world import LearningWorld
 from tests.unit.scheduler.test_engine_left_to_win import LEFT
 from tests.unit.scheduler.test_engine_tries_again import BOX, KNOBS, promise
@@ -137,6 +137,21 @@ def test_a_model_that_has_begun_to_serve_begins_anew() -> None:
     after = told(engine, replace(NOW, version="a-2"))
     assert after.lost_frac() == 0.0
     assert after.answers_then == replace(NOW, version="a-2")
+
+
+def test_on_smaller_pictures_every_model_finds_less_which_is_no_loss() -> None:
+    knobs = tuple(
+        KnobProfile(name=name, demand_pct=20, quality_frac=1.0, height_px=height_px)
+        for name, height_px in (("full", 0), ("small", 180))
+    )
+    stream = replace(learned(), knobs=knobs, knob="full")
+    stream.answered(THEN)
+    stream.knob = "small"
+    stream.answered(NOW)
+    assert stream.lost_frac() == 0.0
+    stream.knob = None  # it rests: of what it answered before
+    stream.answered(replace(NOW, score=0.2))
+    assert stream.lost_frac() > 0.2
 
 
 def test_labels_that_measure_it_are_believed_and_the_suspicion_is_over() -> None:
