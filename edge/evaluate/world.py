@@ -11,6 +11,7 @@ import numpy as np
 
 from configs.errors import JobError
 from edge import jobs
+from edge.answers import AnswerMeter
 from edge.costs import CostProfile
 from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from edge.jobs.train import n_embedded
@@ -203,26 +204,18 @@ class EvaluateWorld:
     def answered(self, at_s: float) -> list[Event]:
         """What the model that serves each stream said of the candidates that came since this was last asked."""
         since_s, self._answered_s = self._answered_s, at_s
-        return [
-            Answered(at_s=at_s, stream=stream, answers=self._answers(stream, since_s, at_s))
-            for stream in self._studio.footage
-            if self._at(stream, at_s) is not None
-        ]
+        told = ((stream, self._answers(stream, since_s, at_s)) for stream in self._studio.footage if self._at(stream, at_s))
+        return [Answered(at_s=at_s, stream=stream, answers=answers) for stream, answers in told if answers is not None]
 
-    def _answers(self, stream: str, since_s: float, until_s: float) -> Answers:
-        version, window_s = self.timeline[stream][-1].version, self._options.window_s
-        windows = range(int(since_s // window_s), min(self._options.windows, int(until_s // window_s) + 1))
-        frames = [(f.index, (w + f.at_frac) * window_s) for w in windows for f in self._studio.candidates(stream, w)]
-        said = [
-            self._studio.predictions(stream, version, index)
-            for index, at_s in frames
-            if since_s < at_s <= until_s and (stretch := self._at(stream, at_s)) and stretch.version == version
-        ]
-        scores = np.concatenate([np.zeros(0, np.float32), *(found.score for found in said)])
-        return Answers(
-            version=version, frames=len(said), boxes=len(scores) / max(1, len(said)),
-            score=float(scores.mean()) if len(scores) else 0.0,
-        )  # fmt: skip
+    def _answers(self, stream: str, since_s: float, until_s: float) -> Answers | None:
+        version, window_s, meter = self.timeline[stream][-1].version, self._options.window_s, AnswerMeter()
+        for window in range(int(since_s // window_s), min(self._options.windows, int(until_s // window_s) + 1)):
+            for frame in self._studio.candidates(stream, window):
+                frame_s = (window + frame.at_frac) * window_s
+                stretch = self._at(stream, frame_s) if since_s < frame_s <= until_s else None
+                if stretch is not None and stretch.version == version:
+                    meter.add(version, self._studio.predictions(stream, version, frame.index))
+        return meter.take()
 
     def _offer_left(self, at_s: float) -> list[Event]:
         """Once a window: every camera may choose among what all cameras left in earlier ones, as the paper's cache is one of all its
