@@ -276,6 +276,7 @@ class LiveJobs:
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent, older=command.older,
+                known=command.known,
             ),
             lane,
         )  # fmt: skip

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 UNSEEN = 0.25
 #: A candidate of less quality than this must be the surer to be better.
 SEEING = 0.4
+#: In so many gates what is labelled already leaves doubt, and new labels are asked for.
+DOUBT_FRAC = 0.25
 #: Standard error of a gain that was seen on one frame only, where frames cannot tell their own spread.
 BLIND_SD = 0.5
 
@@ -86,6 +88,12 @@ def judge(
     chance = _above(margin, mean, sd)
     allowed = risk * min(1.0, max(0.0, candidate) / seeing) if seeing > 0 else risk
     return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - allowed, gain=gain, expected=mean, chance=chance)
+
+
+def in_doubt(verdict: Verdict) -> bool:
+    """Would more frames be worth their labels? Not where the candidate is admitted, or is more likely worse than better; where nothing
+    was measured, yes."""
+    return not verdict.admitted and (verdict.chance >= 0.5 or verdict == REFUSED)
 
 
 def posterior(gain: float, error: float, belief: Belief) -> tuple[float, float]:

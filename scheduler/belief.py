@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler import admission
+from scheduler import pooled as pooling
 from scheduler.ekya import calibration, microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Running, StreamState
-from scheduler.prep import config_list
+from scheduler.prep import config_list, expected_gain, gate_gpu_s
+from scheduler.split import label_split
 from scheduler.turns import left_to_win
 from scheduler.types import Observation, RetrainOption
 
@@ -96,25 +98,37 @@ def recalled(stream: StreamState, config: EngineConfig) -> tuple[RetrainOption, 
     )  # fmt: skip
 
 
+def pooled_options(
+    stream: StreamState, state: BoxState, config: EngineConfig, known: Sequence[pooling.Profiled]
+) -> tuple[RetrainOption, ...]:
+    """What the cameras' retrainings have won and their profiles' shape say of this one (`scheduler.pooled`)."""
+    return pooling.options(
+        known, quality=stream.quality or 0.0, gain=expected_gain(stream, state, config), taught=stream.taught,
+        least_sd=LEAST_PROMISE_SD,
+    )  # fmt: skip
+
+
 def unprofiled_options(stream: StreamState, state: BoxState, config: EngineConfig) -> tuple[RetrainOption, ...]:
     """For policies that always retrain one fixed configuration: no prediction, so today's quality is stated;
-    costs come from `EngineConfig.reference` when somebody measured them beforehand."""
+    costs come from `EngineConfig.reference` when somebody measured them beforehand: for as many labels as are wanted, and
+    with `plain_splits` for as many as there are, with nothing for a gate that such a policy does not have."""
     quality = stream.believed(config.prior_quality)
     known = {o.name: o.cost_gpu_s for o in config.reference}
     options = (
         RetrainOption(name=c.name, end_quality=quality, cost_gpu_s=known.get(c.name, 0.0)) for c in config_list(stream, config)
     )
-    return tuple(priced(option, state, config) for option in options)
+    if not config.plain_splits:
+        return tuple(priced(option, state, config) for option in options)
+    part = min(1.0, stream.taught / max(1, label_split(config.label_frames, config.holdout_frac)[0]))
+    return tuple(
+        replace(o, cost_gpu_s=o.cost_gpu_s * part / state.delivered_frac, memory_mib=config.train_memory_mib) for o in options
+    )
 
 
 def priced(option: RetrainOption, state: BoxState, config: EngineConfig) -> RetrainOption:
     """With what comes on top of the training itself, on a machine that delivers what this one does."""
     cost = option.cost_gpu_s * (1 + config.cost_margin_frac) + gate_gpu_s(state, config)
     return replace(option, cost_gpu_s=cost / state.delivered_frac, memory_mib=config.train_memory_mib)
-
-
-def gate_gpu_s(state: BoxState, config: EngineConfig) -> float:
-    return config.gate_frames * state.golden_gpu_s
 
 
 def promised(job: Running | None) -> admission.Belief:

@@ -134,7 +134,8 @@ class StartRetraining(Command):
 @dataclass(frozen=True, kw_only=True)
 class StartGate(Command):
     """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed.
-    holdout_frac: part of the window's frames that may be used for it; older: what the last window held out judges too."""
+    holdout_frac: part of the window's frames that may be used for it; older: what the last window held out judges too; known: label
+    nothing, and measure on the newest held-out frames that are labelled already."""
 
     job: str
     stream: str
@@ -145,6 +146,7 @@ class StartGate(Command):
     holdout_frac: float = 1.0
     remote: bool = False
     older: bool = True
+    known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -665,6 +665,7 @@ class BoxEngine:
             self._next_prep(event.at_s)
             return
         believed, measured, stream.traits = stream.quality, _number(event.quality), event.traits
+        stream.taught = event.train
         if measured is not None:
             stream.fallen = stream.fallen or prep.fell(stream, self.config, believed, measured)
             stream.measured = measured
@@ -699,6 +700,11 @@ class BoxEngine:
 
     def _profile(self, stream: StreamState) -> None:
         """What its retrainings would bring: by a new profile, or by an earlier one and what came of it."""
+        if known := prep.pooled(stream, self.state, self.config, self._needs):
+            stream.raw = belief.pooled_options(stream, self.state, self.config, known)
+            self._offer(stream, stream.raw)
+            stream.remark = f"told by {len(known)} profiles of this box"
+            return
         if not prep.recalls(stream, self.state, self.config, self._needs):
             self._enqueue(prep.profile_of(stream, self.state))
             return
@@ -836,7 +842,11 @@ class BoxEngine:
         spared = microprofile.borrowers(event.trials, configs) if event.lend else ()
         belief.remember_profile(stream, self.state, self.config, corrected, spared=spared)
         if corrected:
-            stream.profiled_in, stream.profiled_from = self.state.window, stream.quality or 0.0
+            stream.profiled_in, stream.profiled_from, stream.profiled_on = (
+                self.state.window,
+                stream.quality or 0.0,
+                event.n_train,
+            )
         self._offer(stream, corrected)
         stream.examined = bool(stream.raw)
         if not stream.options:
@@ -913,20 +923,30 @@ class BoxEngine:
             if s is not leader and s.id in made and s.id in running.members and s.arch == leader.arch
         ]
         judges = [leader, *(s for s in others if _is_free(s))]
-        _split_share(leader, judges)
-        gates = [self._gate(stream, made.pop(stream.id), running.config.name) for stream in judges]
-        self._emit_shares()
-        self._out.extend(gates)
+        for stream in judges:
+            stream.candidate, stream.swapping, stream.retrained = made.pop(stream.id), "retrained", running.config.name
+        if self._needs.useless and self.config.plain_splits:
+            self._emit_shares()
+            self._out.extend(
+                SwapModel(stream=s.id, version=s.candidate or "", quality=None, reason="without a gate") for s in judges
+            )
+        else:
+            _split_share(leader, judges)
+            gates = [self._gate(stream, known=self.config.gate_known) for stream in judges]
+            self._emit_shares()
+            self._out.extend(gates)
         for id, candidate in sorted(made.items()):
             self._out.append(RejectModel(stream=id, version=candidate, reason="its camera learns nothing now"))
 
-    def _gate(self, stream: StreamState, candidate: str, config: str) -> Command:
-        stream.candidate, stream.swapping, stream.retrained = candidate, "retrained", config
-        stream.gating = self.state.job(stream.id, "gate")
+    def _gate(self, stream: StreamState, *, known: bool) -> Command:
+        """known: what is labelled already judges, at once and for nothing; what that leaves in doubt new labels decide."""
+        job = self.state.job(stream.id, "gate")  # a second one after it is another job
+        stream.gating = f"{job}/newest" if stream.gate_knows and not known else job
+        stream.gate_knows = known
         return StartGate(
-            job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=candidate,
+            job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=stream.candidate or "",
             frames=self.config.gate_frames, holdout_frac=self.config.holdout_frac, remote=self._needs.remote,
-            older=stream.lesson is None,
+            older=stream.lesson is None, known=known,
         )  # fmt: skip
 
     def _gate_done(self, event: GateDone) -> None:
@@ -935,6 +955,10 @@ class BoxEngine:
             return
         stream.gating = None
         old, new = _number(event.serving_quality), _number(event.candidate_quality)
+        verdict = self._verdict(stream, event)
+        if stream.gate_knows and admission.in_doubt(verdict):
+            self._out.append(self._gate(stream, known=False))
+            return
         expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:
             stream.quality = old
@@ -945,10 +969,6 @@ class BoxEngine:
             self._observe(stream, old, gain)
             if not stream.strange_lesson():  # it says nothing of what is to be won in this scene
                 stream.has_won(gain)
-        verdict = admission.judge(
-            old, new, gain=event.gain, gain_sd=event.gain_sd, frames=event.frames, belief=belief.promised(stream.judged),
-            margin=self.config.gate_margin, risk=self.config.gate_risk, seeing=self.config.gate_seeing,
-        )  # fmt: skip
         if verdict.admitted:
             stream.candidate_quality, stream.refusals = new, 0
             self._out.append(
@@ -970,6 +990,13 @@ class BoxEngine:
         self._reject(stream, stream.note)
         stream.done = True
         self._plan(event.at_s)
+
+    def _verdict(self, stream: StreamState, event: GateDone) -> admission.Verdict:
+        return admission.judge(
+            _number(event.serving_quality), _number(event.candidate_quality), gain=event.gain, gain_sd=event.gain_sd,
+            frames=event.frames, belief=belief.promised(stream.judged), margin=self.config.gate_margin, risk=self.config.gate_risk,
+            seeing=self.config.gate_seeing,
+        )  # fmt: skip
 
     def _observe(self, stream: StreamState, serving: float, gain: float) -> None:
         """What came of a prediction. The gate judges on newer frames than the profiler did, so what counts is the gain over the

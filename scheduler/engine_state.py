@@ -65,6 +65,10 @@ class EngineConfig:
     families: (configuration, family) where a family does not share its trials, as in a recorded trace; empty: those that do.
     profile_every: a camera is profiled in every so-many-th window that it learns in; in between its last profile is recalled, scaled to
     what its retrainings have really won (1: always profiled; not with groups).
+    profile_pool: from so many cameras' profiles on the others are told by them and by what retrainings have won (`scheduler.pooled`), 0:
+    each has its own, which is what journals without it were decided with.
+    plain_splits: `uniform` is the paper's: what it trained serves at once, and is taken to cost what so many labels do; False is what
+    journals without it were decided with.
     profile_lend: where trials of the head's families cost next to nothing, the others are not tried but borrow from them
     (`microprofile.options`).
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.
@@ -88,7 +92,8 @@ class EngineConfig:
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
     (`scheduler.admission`); gate_seeing: below which quality of its own it must be the surer, 0.0 is what journals without it were
-    decided with; shadow: an admitted retraining first runs beside the serving model.
+    decided with; gate_known: what is labelled already judges first, and new labels are asked for only where that leaves doubt, False
+    is what journals without it were decided with; shadow: an admitted retraining first runs beside the serving model.
     drift: look at each window before it is labelled, and spare a camera that does not drift and has nothing more to learn the full
     labelling, the probe and the profile; look_frames: of one look; drift_config: the detectors' settings; drift_drop: a measured
     quality so far below what was believed is a drift that no look has seen.
@@ -130,6 +135,9 @@ class EngineConfig:
     gate_margin: float = 0.0
     gate_risk: float = 0.25
     gate_seeing: float = 0.0
+    gate_known: bool = False
+    profile_pool: int = 0
+    plain_splits: bool = False
     try_again: bool = False
     count_taught: bool = False
     left_of_missing: bool = False
@@ -343,6 +351,8 @@ class StreamState:
     profile_gpu_s: float | None = None  # what its newest profile took
     profiled_in: int | None = None  # window of its newest profile
     profiled_from: float = 0.0  # quality that it was made from
+    profiled_on: int = 0  # labels that it was made for
+    taught: int = 0  # labels to learn from, in this window
     raw: tuple[RetrainOption, ...] = ()
     expected: dict[str, Expected] = field(default_factory=dict)
     judged: Running | None = None  # at the gate
@@ -352,6 +362,7 @@ class StreamState:
     options: tuple[RetrainOption, ...] = ()
     running: Running | None = None
     gating: str | None = None  # the gate job
+    gate_knows: bool = False  # it judges by what is labelled already
     candidate: str | None = None
     candidate_quality: float | None = None
     done: bool = False  # retrained (or failed to) in this window: not offered again

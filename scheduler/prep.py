@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import drift, glance, grouping, prep_share, reuse, turns
+from scheduler import admission, drift, glance, grouping, prep_share, reuse, turns
+from scheduler import pooled as pooling
 from scheduler.answers import SUSPECT
 from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
 from scheduler.ekya import microprofile
@@ -100,7 +101,7 @@ def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     """Its labels, and its profile where it is examined in full: as dear as the last one, or as the labels."""
     label_gpu_s = wanted_labels(stream, config) * state.golden_gpu_s
     profile_gpu_s = label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
-    if not stream.full or recalls(stream, state, config, needs):
+    if not stream.full or recalls(stream, state, config, needs) or pooled(stream, state, config, needs):
         profile_gpu_s = 0.0
     gain = prep_share.expected_gain(_own_gains(stream), full=stream.full)
     return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)
@@ -213,7 +214,7 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     return turns.Turn(
         id=stream.id, gain=max(waited, expected_gain(stream, state, config)),
         label_gpu_s=state.golden_gpu_s + _train_gpu_s(stream, config) / max(1, config.label_frames),
-        fixed_gpu_s=_profile_gpu_s(stream, state, config, needs) + config.gate_frames * state.golden_gpu_s,
+        fixed_gpu_s=_profile_gpu_s(stream, state, config, needs) + gate_gpu_s(state, config),
         least=most if stream.offered else min(least, most), most=most,
         holdout_frac=config.holdout_frac if config.count_taught else None,
     )  # fmt: skip
@@ -253,6 +254,11 @@ def _first_wins(state: BoxState) -> list[tuple[float, float]]:
     return [(1.0 - o.start_quality, o.realised_quality - o.start_quality) for o in first]
 
 
+def gate_gpu_s(state: BoxState, config: EngineConfig) -> float:
+    """What a gate costs; where labels that are there judge first, what it costs in the mean."""
+    return config.gate_frames * state.golden_gpu_s * (admission.DOUBT_FRAC if config.gate_known else 1.0)
+
+
 def _train_gpu_s(stream: StreamState, config: EngineConfig) -> float:
     """The cheapest of its retrainings with all labels that are wanted; 0 where nobody knows yet."""
     known = stream.profiles[-1] if stream.profiles else config.reference
@@ -261,7 +267,7 @@ def _train_gpu_s(stream: StreamState, config: EngineConfig) -> float:
 
 def _profile_gpu_s(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> float:
     """As dear as its last one, or as the fewest labels; nothing where an earlier one is used again."""
-    if recalls(stream, state, config, needs):
+    if recalls(stream, state, config, needs) or pooled(stream, state, config, needs):
         return 0.0
     return config.min_label_frames * state.golden_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
 
@@ -356,6 +362,20 @@ def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
         return False
     won = bool(stream.gains) and turns.left_to_win(stream.gains) > 0
     return bool(stream.profiles) and won and state.window - stream.profiled_in < config.profile_every
+
+
+def pooled(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> list[pooling.Profiled]:
+    """The profiles that tell what this camera's retrainings are worth; none where there are too few, or each camera has its own."""
+    if not config.profile_pool or config.group or not chooses(needs):
+        return []
+    names = {c.name for c in config_list(stream, config)}
+    known = [
+        pooling.Profiled(options=s.profiles[-1], start=s.profiled_from, taught=s.profiled_on)
+        for s in state.ordered()
+        if s.profiles and s.profiled_in is not None and s.arch == stream.arch and state.window - s.profiled_in < pooling.LASTS_WINDOWS
+        and {o.name for o in s.profiles[-1]} <= names
+    ]  # fmt: skip
+    return known if len(known) >= config.profile_pool else []
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:

@@ -499,9 +499,13 @@ class EvaluateWorld:
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.set_time(at_s)
-        refs = jobs.gate_refs(self.samples, command.stream, command.window, command.frames, command.holdout_frac, command.older)
-        costs = self._studio.costs
-        older = jobs.older_refs(self.samples, command.stream, command.window, command.frames, refs) if command.older else []
+        costs, judged = self._studio.costs, (self.samples, command.stream, command.window, command.frames)
+        refs = (
+            jobs.known_refs(*judged, command.older)
+            if command.known
+            else jobs.gate_refs(*judged, command.holdout_frac, command.older)
+        )
+        older = jobs.older_refs(*judged, refs) if command.older and not command.known else []
         new = sum(self.samples.split(ref) is None for ref in refs)
         cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * (len(refs) + len(older)) * costs.infer_gpu_s
 
@@ -512,12 +516,12 @@ class EvaluateWorld:
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
-                    labelling=self._options.labelling, task=self._studio.task, older=command.older,
+                    labelling=self._options.labelling, task=self._studio.task, older=command.older, known=command.known,
                 )
             )  # fmt: skip
             self.record.gates.append(
                 {
-                    "at_s": round(done_s, 3), "stream": command.stream, "window": command.window,
+                    "at_s": round(done_s, 3), "stream": command.stream, "window": command.window, "known": command.known,
                     "candidate": command.candidate[:12], "frames": result.frames, "serving_f1": result.serving_quality,
                     "candidate_f1": result.candidate_quality, "gain": result.gain, "gain_sd": result.gain_sd,
                     "serving_true_f1": self._studio.window_f1(command.stream, command.window, command.version),

@@ -26,6 +26,9 @@ from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 
+#: On fewer frames that are labelled already nothing is decided.
+MIN_KNOWN = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
@@ -52,6 +55,14 @@ def gate_refs(
     return [*before[len(before) - min(missing, len(before)) :], *current]
 
 
+def known_refs(samples: Samples, stream: str, window: int, frames: int, older: bool = True) -> list[SampleRef]:
+    """Up to `frames` held-out frames whose labels are there already, the newest, in time order: of the window in progress, and where
+    `older` of the last one."""
+    windows = (window - 1, window) if older else (window,)
+    held_out = [ref for w in windows for ref in samples.sampled(stream, w) if samples.split(ref) == "holdout"]
+    return held_out[max(0, len(held_out) - frames) :]
+
+
 def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Sequence[SampleRef]) -> list[SampleRef]:
     """Up to `frames` of the last window's held-out frames beside `refs`, the newest, in time order. Their labels are there already, so
     they cost two inferences each, and the gain is known the better; the newest frames still have a say of their own."""
@@ -63,27 +74,34 @@ def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Se
 def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
     scoring: Scoring, holdout_frac: float = 1.0, task: Task = DETECTION, yield_point: YieldPoint = no_yield,
-    labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0, older: bool = True,
+    labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0, older: bool = True, known: bool = False,
 ) -> Steps[GateResult]:  # fmt: skip
     """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
     with those that the last window's labelling made (a gate that comes early has seen little of its own window; where the last one
     showed another scene, `older` False, those say nothing). Only frames of the held-out pool are used (of the window in progress any,
     with `holdout_frac` 1), and they stay held out, so that the next window does not train on what judged this one.
 
+    known: nothing is labelled, and only frames whose labels are there already judge (`known_refs`); on fewer than MIN_KNOWN nobody can
+    say what the candidate is worth.
+
     Nobody can say what the candidate is worth (candidate_quality None) when its weights are not numbers, or no frame holds an object."""
-    refs = gate_refs(samples, stream, window, frames, holdout_frac, older)
+    refs = (
+        known_refs(samples, stream, window, frames, older)
+        if known
+        else gate_refs(samples, stream, window, frames, holdout_frac, older)
+    )
     yield from golden_label_steps(
         samples, golden, [(ref, "holdout") for ref in refs], scoring=scoring, task=task, labelling=labelling,
         yield_point=yield_point, timer=timer,
     )  # fmt: skip
     old = yield from quality_steps(samples, task, serving, refs, scoring, yield_point)
-    if not (is_sound(candidate) and tells(samples, refs)):
+    if not (is_sound(candidate) and tells(samples, refs)) or (known and len(refs) < MIN_KNOWN):
         return GateResult(
             serving_quality=quality_of(old), candidate_quality=None, frames=len(old), newest=len(old),
             serving_error=error_of_quality(old),
         )  # fmt: skip
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
-    before = older_refs(samples, stream, window, frames, refs) if older else []
+    before = older_refs(samples, stream, window, frames, refs) if older and not known else []
     old_before = yield from quality_steps(samples, task, serving, before, scoring, yield_point)
     new_before = yield from quality_steps(samples, task, candidate, before, scoring, yield_point)
     all_frames = compared((*old_before, *old), (*new_before, *new))

@@ -244,7 +244,7 @@ class TraceWorld:
         return _mean([o.cost_gpu_s for s in self.trace.streams for w in s.windows if (o := w.option(name)) is not None])
 
     def _gate(self, command: StartGate) -> Work:
-        cost = command.frames * self.trace.golden_gpu_s
+        cost = 1e-6 if command.known else command.frames * self.trace.golden_gpu_s
         serving = self.true_quality(command.stream, command.window)
         candidate = max(0.0, self._candidates[command.candidate])
 

@@ -144,6 +144,36 @@ def test_what_the_last_window_held_out_judges_only_where_it_showed_the_same_scen
     assert result.newest == 10
 
 
+def test_a_gate_of_known_labels_labels_nothing_and_judges_by_what_was_held_out() -> None:
+    samples = MemorySamples({("a", 0): 20, ("a", 1): 10})
+    label(samples, FakeDetector(skill=0.3))
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            samples, None, FakeDetector(skill=0.3), FakeDetector(skill=0.9), stream="a", window=1, frames=10, scoring=SCORING,
+            known=True,
+        )
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert result.frames == result.newest == 8
+    assert samples.labelled("a", [1], "holdout") == []
+    assert result.gain is not None
+    assert result.gain > 0
+
+
+@pytest.mark.parametrize(("frames", "older"), [(3, True), (10, False)])
+def test_few_known_labels_decide_nothing(frames: int, older: bool) -> None:
+    """Three frames, or none where the last window showed another scene."""
+    samples = MemorySamples({("a", 0): 20, ("a", 1): 10})
+    label(samples, FakeDetector(skill=0.3))
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            samples, GOLDEN, FakeDetector(skill=0.3), FakeDetector(skill=0.9), stream="a", window=1, frames=frames, scoring=SCORING,
+            older=older, known=True,
+        )
+    )  # fmt: skip
+    assert result.candidate_quality is None
+    assert len(jobs.known_refs(samples, "a", 1, frames, older)) == (3 if older else 0)
+
+
 def test_a_gate_without_frames_judges_nothing() -> None:
     result = jobs.run_at_once(
         jobs.gate_steps(

@@ -1,0 +1,72 @@
+"""What a camera's retrainings are worth, told by other cameras' profiles: no profile of its own. Ours.
+
+Ekya profiles every camera in every window (section 4). Where a window's sample is small a profile costs as much as the retraining
+that it decides on (on real video 4 to 7 GPU-s for a retraining of 3 to 8, and three times that where training is dear). What it
+tells has two parts: *how much* a retraining wins (Ekya's a_gamma - a_0), which its own history and the other cameras' tell as well
+(`scheduler.prep.expected_gain`), and *which configuration* wins how much of it at what cost, which is alike for cameras with one
+model and one list of configurations. So some cameras are profiled, and for the others
+
+    end_quality(c) = quality + gain * mean over profiles of (their gain of c / their best gain),   the best one's part being 1
+    cost(c)        = mean over profiles of (their cost of c for one label that teaches) * labels that teach
+
+A profile counts for LASTS_WINDOWS windows; then somebody is profiled again. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.types import RetrainOption
+
+#: So many cameras are profiled before the others are told by them.
+ENOUGH = 2
+#: So long a camera's profile speaks for the others.
+LASTS_WINDOWS = 12
+#: A profile whose best configuration wins less has no shape: it is noise.
+LEAST_GAIN = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiled:
+    """options: as predicted for a camera of quality `start` (0-1) with `taught` labels to learn from."""
+
+    options: tuple[RetrainOption, ...]
+    start: float
+    taught: int
+
+    def best_gain(self) -> float:
+        return max((o.end_quality - self.start for o in self.options), default=0.0)
+
+
+def options(
+    known: Sequence[Profiled], *, quality: float, gain: float, taught: int, least_sd: float
+) -> tuple[RetrainOption, ...]:  # fmt: skip
+    """What each configuration is worth to a camera of this quality (0-1) that should win `gain` with its best one, with `taught` labels
+    to learn from; none where no profile has a shape. least_sd: how sure such a promise is at most."""
+    shaped = [p for p in known if p.best_gain() >= LEAST_GAIN]
+    parts = {name: _mean_part(shaped, name) for name in _names(shaped)}
+    best = max(parts.values(), default=0.0)
+    if best <= 0:
+        return ()
+    return tuple(
+        RetrainOption(
+            name=name, end_quality=min(1.0, max(0.0, quality + gain * part / best)), cost_gpu_s=_mean_cost(known, name) * max(1, taught),
+            quality_sd=max(least_sd, abs(gain) / 2),
+        )
+        for name, part in parts.items()
+    )  # fmt: skip
+
+
+def _names(known: Sequence[Profiled]) -> list[str]:
+    return list(dict.fromkeys(o.name for p in known for o in p.options))
+
+
+def _mean_part(known: Sequence[Profiled], name: str) -> float:
+    parts = [(o.end_quality - p.start) / p.best_gain() for p in known for o in p.options if o.name == name]
+    return sum(parts) / len(parts)
+
+
+def _mean_cost(known: Sequence[Profiled], name: str) -> float:
+    costs = [o.cost_gpu_s / max(1, p.taught) for p in known for o in p.options if o.name == name]
+    return sum(costs) / len(costs)

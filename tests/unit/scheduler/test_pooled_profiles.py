@@ -1,0 +1,139 @@
+"""Profiles that speak for other cameras: what is told, by whom, when, and what policies have none of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler import pooled
+from scheduler.commands import ReportPlan, StartGate, StartProfiling, StartRetraining
+from scheduler.pooled import Profiled
+from scheduler.types import RetrainOption
+from tests.support.learning_world import LearningWorld, Ran, run
+
+SHORT = RetrainOption(name="short", end_quality=0.6, cost_gpu_s=6.0)
+LONG = RetrainOption(name="long", end_quality=0.7, cost_gpu_s=24.0)
+ONE = Profiled(options=(SHORT, LONG), start=0.5, taught=12)
+
+
+def told(*known: Profiled, quality: float = 0.4, gain: float = 0.2, taught: int = 4) -> dict[str, RetrainOption]:
+    return {o.name: o for o in pooled.options(known, quality=quality, gain=gain, taught=taught, least_sd=0.05)}
+
+
+def test_a_worked_example() -> None:
+    """Profiled at 0.5: short wins half of what long wins, for 0.5 and 2 GPU-s a label. A camera of 0.4 that should win 0.2, with four
+    labels: 0.5 for 2 and 0.6 for 8 GPU-s."""
+    found = told(ONE)
+    assert found["short"].end_quality == pytest.approx(0.5)
+    assert found["long"].end_quality == pytest.approx(0.6)
+    assert (found["short"].cost_gpu_s, found["long"].cost_gpu_s) == (pytest.approx(2.0), pytest.approx(8.0))
+    assert found["long"].quality_sd == pytest.approx(0.1)
+
+
+def test_profiles_are_averaged_in_parts_of_their_best() -> None:
+    """A second one from 0.1 on: short +0.4, long +0.2. Parts (1, 0.5) and (0.5, 1): alike, so both win all of it."""
+    other = Profiled(options=(replace(SHORT, end_quality=0.5), replace(LONG, end_quality=0.3)), start=0.1, taught=12)
+    found = told(ONE, other)
+    assert found["short"].end_quality == found["long"].end_quality == pytest.approx(0.6)
+
+
+def test_a_profile_in_which_nothing_wins_has_no_shape_but_tells_costs() -> None:
+    flat = Profiled(
+        options=(replace(SHORT, end_quality=0.5, cost_gpu_s=12.0), replace(LONG, end_quality=0.51)), start=0.5, taught=12
+    )
+    assert told(flat) == {}
+    assert told(ONE, flat)["short"].end_quality == pytest.approx(0.5)
+    assert told(ONE, flat)["short"].cost_gpu_s == pytest.approx(3.0)
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    assert told() == {}
+
+
+@given(
+    st.lists(
+        st.builds(
+            Profiled,
+            options=st.tuples(
+                st.builds(RetrainOption, name=st.just("a"), end_quality=st.floats(0, 1), cost_gpu_s=st.floats(0, 100)),
+                st.builds(RetrainOption, name=st.just("b"), end_quality=st.floats(0, 1), cost_gpu_s=st.floats(0, 100)),
+            ),
+            start=st.floats(0, 1), taught=st.integers(0, 50),
+        ),
+        max_size=4,
+    ),
+    st.floats(0, 1), st.floats(0, 1), st.integers(0, 50),
+)  # fmt: skip
+def test_no_promise_leaves_the_scale_or_wins_more_than_is_expected(
+    known: list[Profiled], quality: float, gain: float, taught: int
+) -> None:
+    options = pooled.options(known, quality=quality, gain=gain, taught=taught, least_sd=0.05)
+    assert all(0 <= o.end_quality <= min(1.0, quality + gain) + 1e-9 and o.cost_gpu_s >= 0 for o in options)
+    assert not options or max(o.end_quality for o in options) == pytest.approx(min(1.0, quality + gain))
+
+
+# --- in the engine ----------------------------------------------------------------------------------------------------
+
+CAMERAS = ("a", "b", "c", "d")
+
+
+def lived(pool: int, *, windows: int = 5, policy: str = "lookahead", **changes: object) -> Ran:
+    """Four cameras whose scene changes for their models in every window: there is always something to win."""
+    world = LearningWorld(learns=0.8)
+    world.said = lambda version, truth, window: truth - (0.1 if not version.endswith(f":{window}") else 0.0)
+    return run(
+        world, windows=windows, cameras=CAMERAS, profile_pool=pool, drift=False, reuse=False, policy=policy, overlap=True,
+        label_frames=20, **changes,
+    )  # fmt: skip
+
+
+def test_two_are_profiled_and_all_are_retrained() -> None:
+    each, shared = lived(0, windows=3), lived(2, windows=3)
+    assert len(shared.of(StartProfiling)) == 2 < len(each.of(StartProfiling))
+    assert {c.stream for c in shared.of(StartRetraining)} == set(CAMERAS)
+
+
+def test_people_read_who_told_them() -> None:
+    reasons = [reason for c in lived(2).of(ReportPlan) for reason in c.reasons]
+    assert any("told by 2 profiles of this box" in reason for reason in reasons)
+
+
+def test_profiles_grow_old() -> None:
+    """After LASTS_WINDOWS windows somebody is profiled again."""
+    profiled = [c.window for c in lived(2, windows=pooled.LASTS_WINDOWS + 5).of(StartProfiling)]
+    assert len(profiled) > 2
+    assert max(profiled) >= pooled.LASTS_WINDOWS
+
+
+def test_cameras_that_learn_together_have_their_own() -> None:
+    with_pool, without = (lived(pool, group=True).of(StartProfiling) for pool in (2, 0))
+    assert with_pool == without
+
+
+@pytest.mark.parametrize("policy", ["uniform(high,50)", "uniform(full,50)"])
+def test_a_fixed_split_is_told_nothing_by_others(policy: str) -> None:
+    with_pool, without = lived(2, policy=policy), lived(0, policy=policy)
+    assert [type(c) for c in with_pool.world.done] == [type(c) for c in without.world.done]
+
+
+# --- the paper's fixed split ------------------------------------------------------------------------------------------
+
+
+def test_a_plain_split_serves_what_it_trained_without_a_gate() -> None:
+    plain, gated = (lived(0, policy="uniform(full,50)", plain_splits=on) for on in (True, False))
+    assert not plain.of(StartGate)
+    assert gated.of(StartGate)
+    assert len(plain.swaps()) == len(plain.of(StartRetraining))
+
+
+def test_even_a_model_that_is_worse() -> None:
+    world = LearningWorld(learns=0.1)
+    ran = run(world, windows=3, policy="uniform(full,50)", plain_splits=True, drift=False, reuse=False, label_frames=20)
+    assert ran.swaps()
+
+
+def test_policies_that_choose_keep_their_gate() -> None:
+    assert lived(2, plain_splits=True).of(StartGate)
