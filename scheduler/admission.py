@@ -26,7 +26,7 @@ from dataclasses import dataclass
 #: a frame that the other gets right in about a quarter of them.
 UNSEEN = 0.25
 #: A candidate of less quality than this must be the surer to be better.
-SEEING = 0.4
+SEEING = 0.7
 #: In so many gates what is labelled already leaves doubt, and new labels are asked for.
 DOUBT_FRAC = 0.25
 #: Standard error of a gain that was seen on one frame only, where frames cannot tell their own spread.

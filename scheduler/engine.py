@@ -957,7 +957,9 @@ class BoxEngine:
         old, new = _number(event.serving_quality), _number(event.candidate_quality)
         verdict = self._verdict(stream, event)
         if stream.gate_knows and admission.in_doubt(verdict):
-            self._out.append(self._gate(stream, known=False))
+            second = self._gate(stream, known=False)
+            self._emit_shares()  # the job is another one: it has the share of the first
+            self._out.append(second)
             return
         expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:

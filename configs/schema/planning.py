@@ -72,7 +72,7 @@ class WindowSection(Section):
         0.0, unit="F1", ge=0, le=0.5, text="How much better than the serving model a retrained one must be to be admitted."
     )
     gate_risk: float = setting(
-        0.25,
+        0.4,
         unit="fraction",
         gt=0,
         le=0.5,

@@ -33,6 +33,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from configs.schema.planning import WindowSection
 from configs.units import CLASSES
 from edge import jobs
 from models.detector import Detector, DetectorSpec
@@ -338,7 +339,15 @@ def engine_at_the_gate(promised: float, start: float = 0.4) -> tuple[BoxEngine, 
     """An engine of one camera whose retraining has just ended, after a profile that promised `promised` more."""
     knobs = (KnobProfile(name="every", demand_pct=20, quality_frac=1.0),)
     engine = BoxEngine(
-        EngineConfig(window_s=100, first_window_s=100, retrain=(CONFIG,), policy="thief", gate_seeing=SEEING, gate_known=True)
+        EngineConfig(
+            window_s=100,
+            first_window_s=100,
+            retrain=(CONFIG,),
+            policy="thief",
+            gate_seeing=SEEING,
+            gate_known=True,
+            gate_risk=WindowSection().gate_risk,
+        )
     )
     engine.handle(CameraAdded(at_s=0, stream="a", knobs=knobs, version="a-1", quality=start))
     (label,) = (c for c in engine.handle(BoxStarted(at_s=0, window=1)) if isinstance(c, StartLabelling))

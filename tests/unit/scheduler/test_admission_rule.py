@@ -133,7 +133,7 @@ def test_against_a_plain_margin_and_a_z_test_it_takes_fewer_bad_models_for_the_s
         lost, bad, _ = bench_gate.outcome(gates, found[rule])
         return lost, bad
 
-    plain, bold, careful = outcome("margin 0"), outcome("posterior, risk 0.4"), outcome("posterior, risk 0.3")
+    plain, bold, careful = outcome("margin 0"), outcome("posterior, risk 0.5"), outcome("posterior, risk 0.4")
     assert bold[0] < plain[0] + 0.5
     assert bold[1] < 0.6 * plain[1]
     assert bold[0] < outcome("z-test 0.5")[0]

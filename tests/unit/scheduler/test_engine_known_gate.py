@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from scheduler import admission, prep
-from scheduler.commands import Command, RejectModel, StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
+from scheduler.commands import (
+    Command,
+    RejectModel,
+    SetShares,
+    StartGate,
+    StartLabelling,
+    StartProfiling,
+    StartRetraining,
+    SwapModel,
+)
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.engine_state import BoxState
 from scheduler.events import BoxStarted, CameraAdded, GateDone, JobFailed, LabelDone, ProfileDone, RetrainDone, SwapDone
@@ -60,11 +69,15 @@ def test_what_known_labels_show_serves_at_once() -> None:
 
 def test_what_they_leave_in_doubt_new_labels_decide() -> None:
     engine, gate = at_the_gate()
+    before_pct = engine.state.streams["a"].train_pct
     told = judged(engine, gate, 0.02)
     assert not of(SwapModel, told) + of(RejectModel, told)
     (second,) = of(StartGate, told)
     assert not second.known
     assert (second.candidate, second.frames, second.job != gate.job) == ("a-2", gate.frames, True)
+    (shares,) = of(SetShares, told)
+    assert dict(shares.shares_pct)[second.job] == before_pct > 0
+    assert told.index(shares) < told.index(second)
     assert of(SwapModel, judged(engine, second, 0.15, at_s=40))
     assert engine.state.streams["a"].gains == [pytest.approx(0.15)]  # the first measurement is not counted beside it
 
