@@ -25,7 +25,7 @@ from dataclasses import dataclass
 #: What one frame that was not seen could still change in the gain: each of n frames pulls F1 by 1/n, and a candidate is wrong about
 #: a frame that the other gets right in about a quarter of them.
 UNSEEN = 0.25
-#: A candidate of less quality than this must be the surer to be better.
+#: A candidate of less quality than this must be the surer to be better (docs/decisions/0112).
 SEEING = 0.7
 #: In so many gates what is labelled already leaves doubt, and new labels are asked for.
 DOUBT_FRAC = 0.25

@@ -12,7 +12,8 @@ other text is the name of an option, so that one configuration can be fixed for 
 two from hold-out streams, as the authors did).
 
 A uniform stream always retrains with its configuration, whether it helps or not; only one that cannot end in the time left is
-not started (its share lies spare; in the original it is wasted, the unfinished model being thrown away).
+not started (its share lies spare; in the original it is wasted, the unfinished model being thrown away). What it trained serves at
+once: the paper's split has no gate (`EngineConfig.plain_splits`).
 """
 
 from __future__ import annotations
