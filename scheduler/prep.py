@@ -365,8 +365,9 @@ def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
 
 
 def pooled(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> list[pooling.Profiled]:
-    """The profiles that tell what this camera's retrainings are worth; none where there are too few, or each camera has its own."""
-    if not config.profile_pool or config.group or not chooses(needs):
+    """The profiles that tell what this camera's retrainings are worth; none where there are too few, or each camera has its own: where
+    all do one step together (not `overlaps`) they are profiled together, and what promises nothing is settled by that."""
+    if not config.profile_pool or not config.overlaps or not chooses(needs):
         return []
     names = {c.name for c in config_list(stream, config)}
     known = [

@@ -85,8 +85,8 @@ def lived(pool: int, *, windows: int = 5, policy: str = "lookahead", **changes: 
     world = LearningWorld(learns=0.8)
     world.said = lambda version, truth, window: truth - (0.1 if not version.endswith(f":{window}") else 0.0)
     return run(
-        world, windows=windows, cameras=CAMERAS, profile_pool=pool, drift=False, reuse=False, policy=policy, overlap=True,
-        label_frames=20, **changes,
+        world, windows=windows, cameras=CAMERAS, profile_pool=pool, drift=False, reuse=False, policy=policy, label_frames=20,
+        **{"overlap": True, **changes},
     )  # fmt: skip
 
 
@@ -111,6 +111,12 @@ def test_profiles_grow_old() -> None:
 def test_cameras_that_learn_together_have_their_own() -> None:
     with_pool, without = (lived(pool, group=True).of(StartProfiling) for pool in (2, 0))
     assert with_pool == without
+
+
+def test_cameras_that_do_every_step_together_have_their_own() -> None:
+    with_pool, without = (lived(pool, overlap=False).of(StartProfiling) for pool in (2, 0))
+    assert with_pool == without
+    assert len(without) > 2
 
 
 @pytest.mark.parametrize("policy", ["uniform(high,50)", "uniform(full,50)"])
