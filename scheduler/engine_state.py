@@ -67,8 +67,8 @@ class EngineConfig:
     what its retrainings have really won (1: always profiled; not with groups).
     profile_pool: from so many cameras' profiles on the others are told by them and by what retrainings have won (`scheduler.pooled`), 0:
     each has its own, which is what journals without it were decided with.
-    plain_splits: `uniform` is the paper's: what it trained serves at once, and is taken to cost what so many labels do; False is what
-    journals without it were decided with.
+    plain_splits: `uniform` is the paper's: what it trained serves at once, and is taken to cost what so many labels do (evaluations
+    only: on a live box nothing serves without a gate).
     profile_lend: where trials of the head's families cost next to nothing, the others are not tried but borrow from them
     (`microprofile.options`).
     prune_every: windows between prunings of a camera's configurations (0: never); prune_frac: part of them that goes.

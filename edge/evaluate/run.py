@@ -182,7 +182,7 @@ def engine_config(options: EvaluateOptions, costs: CostProfile, retrain: Iterabl
     return replace(
         engine, window_s=options.window_s, first_window_s=options.window_s, capacity_pct=round(100 * options.gpus),
         golden_gpu_s=costs.golden_gpu_s, retrain=configs, reference=reference, label_frames=options.candidates,
-        gate_frames=max(1, min(engine.gate_frames, holdout)), leave_models=True,
+        gate_frames=max(1, min(engine.gate_frames, holdout)), leave_models=True, plain_splits=True,
         label_part_frac=min(0.9, max(0.3, label_gpu_s / (label_gpu_s + profile_gpu_s))),
     )  # fmt: skip
 
