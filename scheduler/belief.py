@@ -104,7 +104,7 @@ def pooled_options(
     """What the cameras' retrainings have won and their profiles' shape say of this one (`scheduler.pooled`)."""
     return pooling.options(
         known, quality=stream.quality or 0.0, gain=expected_gain(stream, state, config), taught=stream.taught,
-        least_sd=LEAST_PROMISE_SD,
+        least_sd=LEAST_PROMISE_SD, epochs={c.name: c.epochs for c in config_list(stream, config)},
     )  # fmt: skip
 
 

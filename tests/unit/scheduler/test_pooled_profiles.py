@@ -49,6 +49,17 @@ def test_a_profile_in_which_nothing_wins_has_no_shape_but_tells_costs() -> None:
     assert told(ONE, flat)["short"].cost_gpu_s == pytest.approx(3.0)
 
 
+def test_what_epochs_say_counts_as_four_profiles() -> None:
+    """A profile in which both win alike: (1 + 4 * 5/7) / 5 and (1 + 4 * 15/17) / 5, so the short one wins 0.85 of 0.2."""
+    alike = Profiled(options=(replace(SHORT, end_quality=0.7), LONG), start=0.5, taught=12)
+    found = {
+        o.name: o
+        for o in pooled.options([alike], quality=0.4, gain=0.2, taught=4, least_sd=0.05, epochs={"short": 5, "long": 15})
+    }
+    assert found["long"].end_quality == pytest.approx(0.6)
+    assert found["short"].end_quality == pytest.approx(0.4 + 0.2 * (1 + 4 * 5 / 7) / (1 + 4 * 15 / 17))
+
+
 def test_nothing_is_known_of_nothing() -> None:
     assert told() == {}
 
