@@ -10,9 +10,10 @@ model and one list of configurations. So some cameras are profiled, and for the 
     part(c)        = mean over profiles of (their gain of c / their best gain), and PRIOR_WEIGHT times what its epochs say, e / (e + 2)
     cost(c)        = mean over profiles of (their cost of c for one label that teaches) * labels that teach
 
-What epochs say is measured: of the same labels five epochs won 0.82 of what fifteen won (62 pairs of retrainings on sixteen real videos, judged
-on frames that nobody learned from; docs/decisions/0113). The first profiles alone say that both win alike: they are of the cameras
-with most to win, which any retraining wins. A profile counts for LASTS_WINDOWS windows; then somebody is profiled again. Pure.
+What epochs say is measured: of the same labels five epochs won 0.82 of what fifteen won (62 pairs of retrainings on sixteen real
+videos, judged on frames that nobody learned from; docs/decisions/0113). The first profiles alone say that both win alike: they are
+of the cameras with most to win, which any retraining wins. A profile counts for LASTS_WINDOWS windows; then somebody is profiled
+again. Pure.
 """
 
 from __future__ import annotations
