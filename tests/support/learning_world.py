@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -175,6 +175,11 @@ class LearningWorld:
         return ()
 
 
+def of(kind: type[T], commands: Sequence[Command]) -> list[T]:
+    """The commands of one kind, in order."""
+    return [c for c in commands if isinstance(c, kind)]
+
+
 @dataclass
 class Ran:
     """A run that has ended."""
@@ -188,7 +193,7 @@ class Ran:
 
     def of(self, kind: type[T]) -> list[T]:
         """The commands of one kind, in order."""
-        return [c for c in self.world.done if isinstance(c, kind)]
+        return of(kind, self.world.done)
 
     def swaps(self, *causes: str) -> list[SwapModel]:
         return [c for c in self.of(SwapModel) if not causes or c.cause in causes]

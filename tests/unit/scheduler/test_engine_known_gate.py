@@ -12,42 +12,17 @@ from scheduler.commands import (
     RejectModel,
     SetShares,
     StartGate,
-    StartLabelling,
-    StartProfiling,
-    StartRetraining,
     SwapModel,
 )
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.engine_state import BoxState
-from scheduler.events import BoxStarted, CameraAdded, GateDone, JobFailed, LabelDone, ProfileDone, RetrainDone, SwapDone
-from scheduler.types import KnobProfile, ProfileTrial, RetrainConfig
+from scheduler.events import GateDone, JobFailed, SwapDone
+from tests.support.learning_world import of
+from tests.support.one_gate import CONFIG, at_the_gate
 
-CONFIG = RetrainConfig(name="full", epochs=3)
-KNOBS = (KnobProfile(name="every", demand_pct=20, quality_frac=1.0),)
 BOX = EngineConfig(
     window_s=100, first_window_s=100, retrain=(CONFIG,), policy="lookahead", overlap=True, calibrate=False, gate_known=True
 )  # fmt: skip
-
-
-def of(what, commands: list[Command]):  # type: ignore[no-untyped-def]
-    return [c for c in commands if isinstance(c, what)]
-
-
-def at_the_gate(config: EngineConfig = BOX) -> tuple[BoxEngine, StartGate]:
-    engine = BoxEngine(config)
-    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version="a-1", quality=0.44))
-    (label,) = of(StartLabelling, engine.handle(BoxStarted(at_s=0, window=1)))
-    told = engine.handle(
-        LabelDone(at_s=2, job=label.job, stream="a", train=24, holdout=16, quality=0.44, gpu_s=1.0, golden_gpu_s=0.05)
-    )
-    (profile,) = of(StartProfiling, told)
-    trial = ProfileTrial(
-        config=CONFIG, quality=(0.44, 0.6, 0.65, 0.67), init_gpu_s=0.1, gpu_s_per_epoch=0.5, n_profiled=24, n_total=24
-    )
-    told = engine.handle(ProfileDone(at_s=4, job=profile.job, stream="a", trials=(trial,), n_train=24, gpu_s=1.0))
-    (training,) = of(StartRetraining, told)
-    (gate,) = of(StartGate, engine.handle(RetrainDone(at_s=20, job=training.job, stream="a", candidate="a-2", gpu_s=1.6)))
-    return engine, gate
 
 
 def judged(engine: BoxEngine, gate: StartGate, gain: float | None, at_s: float = 30) -> list[Command]:
@@ -60,7 +35,7 @@ def judged(engine: BoxEngine, gate: StartGate, gain: float | None, at_s: float =
 
 
 def test_what_known_labels_show_serves_at_once() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     assert gate.known
     told = judged(engine, gate, 0.2)
     assert [c.version for c in of(SwapModel, told)] == ["a-2"]
@@ -68,7 +43,7 @@ def test_what_known_labels_show_serves_at_once() -> None:
 
 
 def test_what_they_leave_in_doubt_new_labels_decide() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     before_pct = engine.state.streams["a"].train_pct
     told = judged(engine, gate, 0.02)
     assert not of(SwapModel, told) + of(RejectModel, told)
@@ -83,7 +58,7 @@ def test_what_they_leave_in_doubt_new_labels_decide() -> None:
 
 
 def test_what_is_in_doubt_twice_is_refused() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     (second,) = of(StartGate, judged(engine, gate, 0.02))
     told = judged(engine, second, 0.02, at_s=40)
     assert of(RejectModel, told)
@@ -91,20 +66,20 @@ def test_what_is_in_doubt_twice_is_refused() -> None:
 
 
 def test_what_is_seen_to_be_worse_costs_no_label() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     told = judged(engine, gate, -0.05)
     assert of(RejectModel, told)
     assert not of(StartGate, told)
 
 
 def test_where_nothing_is_labelled_new_labels_judge() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     (second,) = of(StartGate, judged(engine, gate, None))
     assert not second.known
 
 
 def test_a_second_gate_that_fails_keeps_the_serving_model() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     (second,) = of(StartGate, judged(engine, gate, 0.02))
     told = engine.handle(JobFailed(at_s=40, job=second.job, stream="a", code="exception"))
     assert of(RejectModel, told)
@@ -112,13 +87,13 @@ def test_a_second_gate_that_fails_keeps_the_serving_model() -> None:
 
 
 def test_an_answer_of_the_first_that_comes_twice_is_not_heard() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     judged(engine, gate, 0.02)
     assert not of(SwapModel, judged(engine, gate, 0.3, at_s=35))
 
 
 def test_the_camera_goes_on_afterwards() -> None:
-    engine, gate = at_the_gate()
+    engine, gate = at_the_gate(BOX)
     judged(engine, gate, 0.2)
     engine.handle(SwapDone(at_s=31, stream="a", version="a-2"))
     assert engine.state.streams["a"].version == "a-2"

@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler import prep
-from scheduler.commands import Command, StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
-from scheduler.engine import BoxEngine, EngineConfig
+from scheduler.commands import SwapModel
+from scheduler.engine import EngineConfig
 from scheduler.engine_state import BoxState, StreamState
-from scheduler.events import BoxStarted, CameraAdded, GateDone, LabelDone, ProfileDone, RetrainDone
+from scheduler.events import GateDone
 from scheduler.registry import needs
 from scheduler.turns import LEFT_FRAC, as_if_won, left_to_win
-from scheduler.types import KnobProfile, ProfileTrial, RetrainConfig
+from tests.support.learning_world import of
+from tests.support.one_gate import CONFIG, KNOBS, at_the_gate
 
-CONFIG = RetrainConfig(name="full", epochs=3)
-KNOBS = (KnobProfile(name="every", demand_pct=20, quality_frac=1.0),)
 BOX = EngineConfig(
     window_s=100, first_window_s=100, retrain=(CONFIG,), policy="lookahead", overlap=True, calibrate=False, try_again=True
 )  # fmt: skip
@@ -66,25 +65,9 @@ def test_it_lies_between_what_was_seen_and_what_was_expected(seen: float, error:
 # --- at the gate ------------------------------------------------------------------------------------------------------
 
 
-def of(what, commands: list[Command]):  # type: ignore[no-untyped-def]
-    return [c for c in commands if isinstance(c, what)]
-
-
 def after_a_gate(gain: float | None, *, config: EngineConfig = BOX, frames: int = 6) -> StreamState:
     """A camera of 0.44 whose first retraining was judged."""
-    engine = BoxEngine(config)
-    engine.handle(CameraAdded(at_s=0, stream="a", knobs=KNOBS, version="a-1", quality=0.44))
-    (label,) = of(StartLabelling, engine.handle(BoxStarted(at_s=0, window=1)))
-    told = engine.handle(
-        LabelDone(at_s=2, job=label.job, stream="a", train=24, holdout=16, quality=0.44, gpu_s=1.0, golden_gpu_s=0.05)
-    )
-    (profile,) = of(StartProfiling, told)
-    trial = ProfileTrial(
-        config=CONFIG, quality=(0.44, 0.6, 0.65, 0.67), init_gpu_s=0.1, gpu_s_per_epoch=0.5, n_profiled=24, n_total=24
-    )
-    told = engine.handle(ProfileDone(at_s=4, job=profile.job, stream="a", trials=(trial,), n_train=24, gpu_s=1.0))
-    (training,) = of(StartRetraining, told)
-    (gate,) = of(StartGate, engine.handle(RetrainDone(at_s=20, job=training.job, stream="a", candidate="a-2", gpu_s=1.6)))
+    engine, gate = at_the_gate(config)
     told = engine.handle(
         GateDone(
             at_s=30, job=gate.job, stream="a", candidate="a-2", serving_quality=0.44,
