@@ -101,7 +101,7 @@ def _work(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     """Its labels, and its profile where it is examined in full: as dear as the last one, or as the labels."""
     label_gpu_s = wanted_labels(stream, config) * state.golden_gpu_s
     profile_gpu_s = label_gpu_s if stream.profile_gpu_s is None else stream.profile_gpu_s
-    if not stream.full or recalls(stream, state, config, needs) or pooled(stream, state, config, needs):
+    if not stream.full or recalls(stream, state, config, needs):
         profile_gpu_s = 0.0
     gain = prep_share.expected_gain(_own_gains(stream), full=stream.full)
     return prep_share.Work(gpu_s=label_gpu_s + profile_gpu_s, gain=gain)

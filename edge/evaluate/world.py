@@ -499,13 +499,11 @@ class EvaluateWorld:
 
     def _gate(self, command: StartGate, at_s: float) -> Work:
         self.samples.set_time(at_s)
-        costs, judged = self._studio.costs, (self.samples, command.stream, command.window, command.frames)
-        refs = (
-            jobs.known_refs(*judged, command.older)
-            if command.known
-            else jobs.gate_refs(*judged, command.holdout_frac, command.older)
-        )
-        older = jobs.older_refs(*judged, refs) if command.older and not command.known else []
+        costs = self._studio.costs
+        refs, older = jobs.judging_refs(
+            self.samples, command.stream, command.window, command.frames, holdout_frac=command.holdout_frac, older=command.older,
+            known=command.known,
+        )  # fmt: skip
         new = sum(self.samples.split(ref) is None for ref in refs)
         cost = new * costs.golden_gpu_s * self._options.labelling.views + 2 * (len(refs) + len(older)) * costs.infer_gpu_s
 

@@ -13,7 +13,7 @@ from edge.jobs.base import (
     split_of,
     spread,
 )
-from edge.jobs.gate import GateResult, gate_refs, gate_steps, known_refs, older_refs
+from edge.jobs.gate import GateResult, gate_refs, gate_steps, judging_refs, known_refs
 from edge.jobs.label import GoldenWork, LabelResult, frames_to_label, golden_label_steps, label_split, label_steps, traits_of
 from edge.jobs.look import look_steps, passes_of
 from edge.jobs.probe import ProbeResult, probe_refs, probe_steps
@@ -40,12 +40,12 @@ __all__ = [
     "golden_label_steps",
     "half_way",
     "here",
+    "judging_refs",
     "known_refs",
     "label_split",
     "label_steps",
     "look_steps",
     "no_yield",
-    "older_refs",
     "passes_of",
     "pools",
     "probe_refs",

@@ -51,7 +51,7 @@ def gate_refs(
     """The frames that `gate_steps` judges by, in time order."""
     current = spread(pools(samples, stream, window, holdout_frac)[1], frames)
     missing = frames - len(current) if older else 0
-    before = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout"] if missing > 0 else []
+    before = _held_out(samples, stream, window - 1) if missing > 0 else []
     return [*before[len(before) - min(missing, len(before)) :], *current]
 
 
@@ -59,7 +59,7 @@ def known_refs(samples: Samples, stream: str, window: int, frames: int, older: b
     """Up to `frames` held-out frames whose labels are there already, the newest, in time order: of the window in progress, and where
     `older` of the last one."""
     windows = (window - 1, window) if older else (window,)
-    held_out = [ref for w in windows for ref in samples.sampled(stream, w) if samples.split(ref) == "holdout"]
+    held_out = [ref for w in windows for ref in _held_out(samples, stream, w)]
     return held_out[max(0, len(held_out) - frames) :]
 
 
@@ -67,8 +67,23 @@ def older_refs(samples: Samples, stream: str, window: int, frames: int, refs: Se
     """Up to `frames` of the last window's held-out frames beside `refs`, the newest, in time order. Their labels are there already, so
     they cost two inferences each, and the gain is known the better; the newest frames still have a say of their own."""
     known = {ref.name for ref in refs}
-    held_out = [ref for ref in samples.sampled(stream, window - 1) if samples.split(ref) == "holdout" and ref.name not in known]
+    held_out = [ref for ref in _held_out(samples, stream, window - 1) if ref.name not in known]
     return held_out[max(0, len(held_out) - frames) :]
+
+
+def judging_refs(
+    samples: Samples, stream: str, window: int, frames: int, *, holdout_frac: float, older: bool, known: bool
+) -> tuple[list[SampleRef], list[SampleRef]]:
+    """(the newest, which have a say of their own; the older ones beside them) by which `gate_steps` judges. A gate of known labels has
+    no older ones beside: they are among its newest."""
+    if known:
+        return known_refs(samples, stream, window, frames, older), []
+    refs = gate_refs(samples, stream, window, frames, holdout_frac, older)
+    return refs, older_refs(samples, stream, window, frames, refs) if older else []
+
+
+def _held_out(samples: Samples, stream: str, window: int) -> list[SampleRef]:
+    return [ref for ref in samples.sampled(stream, window) if samples.split(ref) == "holdout"]
 
 
 def gate_steps(
@@ -85,11 +100,7 @@ def gate_steps(
     say what the candidate is worth.
 
     Nobody can say what the candidate is worth (candidate_quality None) when its weights are not numbers, or no frame holds an object."""
-    refs = (
-        known_refs(samples, stream, window, frames, older)
-        if known
-        else gate_refs(samples, stream, window, frames, holdout_frac, older)
-    )
+    refs, before = judging_refs(samples, stream, window, frames, holdout_frac=holdout_frac, older=older, known=known)
     yield from golden_label_steps(
         samples, golden, [(ref, "holdout") for ref in refs], scoring=scoring, task=task, labelling=labelling,
         yield_point=yield_point, timer=timer,
@@ -101,7 +112,6 @@ def gate_steps(
             serving_error=error_of_quality(old),
         )  # fmt: skip
     new = yield from quality_steps(samples, task, candidate, refs, scoring, yield_point)
-    before = older_refs(samples, stream, window, frames, refs) if older and not known else []
     old_before = yield from quality_steps(samples, task, serving, before, scoring, yield_point)
     new_before = yield from quality_steps(samples, task, candidate, before, scoring, yield_point)
     all_frames = compared((*old_before, *old), (*new_before, *new))

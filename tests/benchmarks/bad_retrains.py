@@ -43,20 +43,12 @@ from models.retrain import retrain
 from models.tasks.base import Picture
 from models.tinydet import TinyDetector, load_bundled
 from scheduler.admission import SEEING
-from scheduler.commands import Command, StartGate, StartLabelling, StartProfiling, StartRetraining, SwapModel
+from scheduler.commands import Command, StartGate, SwapModel
 from scheduler.engine import BoxEngine, EngineConfig
-from scheduler.events import (
-    BoxStarted,
-    CameraAdded,
-    Event,
-    GateDone,
-    JobFailed,
-    LabelDone,
-    ProfileDone,
-    RetrainDone,
-)
-from scheduler.types import Detections, KnobProfile, ProfileTrial, RetrainConfig
+from scheduler.events import Event, GateDone, JobFailed
+from scheduler.types import Detections, RetrainConfig
 from streams.rendered.scene import RenderedScene
+from tests.support.one_gate import at_the_gate
 
 EDGE = "tinydet-edge"
 #: Frames per scene, and how far they lie apart.
@@ -337,31 +329,11 @@ def _measured(gate: StartGate, samples: GateSamples, golden: Golden, serving: An
 
 def engine_at_the_gate(promised: float, start: float = 0.4) -> tuple[BoxEngine, StartGate]:
     """An engine of one camera whose retraining has just ended, after a profile that promised `promised` more."""
-    knobs = (KnobProfile(name="every", demand_pct=20, quality_frac=1.0),)
-    engine = BoxEngine(
-        EngineConfig(
-            window_s=100,
-            first_window_s=100,
-            retrain=(CONFIG,),
-            policy="thief",
-            gate_seeing=SEEING,
-            gate_known=True,
-            gate_risk=WindowSection().gate_risk,
-        )
-    )
-    engine.handle(CameraAdded(at_s=0, stream="a", knobs=knobs, version="a-1", quality=start))
-    (label,) = (c for c in engine.handle(BoxStarted(at_s=0, window=1)) if isinstance(c, StartLabelling))
-    told = engine.handle(
-        LabelDone(at_s=2, job=label.job, stream="a", train=24, holdout=16, quality=start, gpu_s=1.0, golden_gpu_s=0.05)
-    )
-    (profile,) = (c for c in told if isinstance(c, StartProfiling))
-    curve = tuple(start + promised * part for part in (0.0, 0.7, 0.9, 1.0))
-    trial = ProfileTrial(config=CONFIG, quality=curve, init_gpu_s=0.1, gpu_s_per_epoch=0.5, n_profiled=24, n_total=24)
-    told = engine.handle(ProfileDone(at_s=4, job=profile.job, stream="a", trials=(trial,), n_train=24, gpu_s=1.0))
-    (training,) = (c for c in told if isinstance(c, StartRetraining))
-    told = engine.handle(RetrainDone(at_s=20, job=training.job, stream="a", candidate="a-2", gpu_s=5.0))
-    (gate,) = (c for c in told if isinstance(c, StartGate))
-    return engine, gate
+    config = EngineConfig(
+        window_s=100, first_window_s=100, retrain=(CONFIG,), policy="thief", gate_seeing=SEEING, gate_known=True,
+        gate_risk=WindowSection().gate_risk,
+    )  # fmt: skip
+    return at_the_gate(config, curve=tuple(start + promised * part for part in (0.0, 0.7, 0.9, 1.0)))
 
 
 def true_f1(shots: Sequence[Shot], model: Any) -> float:

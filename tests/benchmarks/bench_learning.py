@@ -45,9 +45,8 @@ EDGE, GOLDEN = "yolov8n@320", "yolo26l@640"
 BOX, THIEF, NONE = "lookahead", "thief-repeat", "no-retrain"
 SHARES = (30, 50, 90)
 UNIFORM = tuple(f"uniform({config},{share})" for config in ("high", "low") for share in SHARES)
-#: The best of the fixed splits on both sets, for runs with other seeds; and with more compute.
+#: The best of the fixed splits on both sets, also with more compute: for runs with other seeds.
 FIXED = "uniform(high,50)"
-FIXED_AT = {2: FIXED, 4: FIXED}
 #: Beside 0, of which the table is. One seed says little: it decides what trainings come to, and a small change of one of them is soon
 #: another plan.
 SEEDS = (1, 2)
@@ -210,10 +209,9 @@ def box_and_fixed_runs(seed: int) -> list[tuple[Run, Run]]:
 def compute_seed_runs(gpus: int, seed: int) -> list[Run]:
     """The best fixed split with so much compute. With seed 0 they are compute runs."""
     mark, arguments = seeded(seed)
-    policy = FIXED_AT[gpus]
     return [
         evaluate_run(
-            f"{s}.{named(policy)}.{gpus}gpus{mark}", s, policy, *arguments, lane=f"{s} {gpus} GPUs{mark}", gpus=gpus,
+            f"{s}.{named(FIXED)}.{gpus}gpus{mark}", s, FIXED, *arguments, lane=f"{s} {gpus} GPUs{mark}", gpus=gpus,
         )
         for s in SETS
     ]  # fmt: skip
@@ -502,7 +500,7 @@ def _seeds(bench: Bench) -> Iterator[Row]:
     for gpus, gains in over.items():
         if len(gains) > 1:
             yield Row(
-                what=f"{BOX} at 1x against {FIXED_AT[gpus]} at {gpus}x compute, both sets, {len(gains)} seeds", anchor="4x",
+                what=f"{BOX} at 1x against {FIXED} at {gpus}x compute, both sets, {len(gains)} seeds", anchor="4x",
                 to_reach=">= +0 at less than 4x", measured=_over_seeds(gains), ok=statistics.fmean(gains) >= 0,
             )  # fmt: skip
     if len(won) > 1:

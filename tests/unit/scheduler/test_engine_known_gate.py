@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler import admission, prep
-from scheduler.commands import (
-    Command,
-    RejectModel,
-    SetShares,
-    StartGate,
-    SwapModel,
-)
+from scheduler.commands import Command, RejectModel, SetShares, StartGate, SwapModel
 from scheduler.engine import BoxEngine, EngineConfig
 from scheduler.engine_state import BoxState
 from scheduler.events import GateDone, JobFailed, SwapDone
