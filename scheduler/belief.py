@@ -102,9 +102,11 @@ def pooled_options(
     stream: StreamState, state: BoxState, config: EngineConfig, known: Sequence[pooling.Profiled]
 ) -> tuple[RetrainOption, ...]:
     """What the cameras' retrainings have won and their profiles' shape say of this one (`scheduler.pooled`)."""
+    configs = config_list(stream, config)
+    prior = pooling.by_layers(configs, later=bool(stream.gains)) if config.pool_layers else pooling.by_epochs(configs)
     return pooling.options(
         known, quality=stream.quality or 0.0, gain=expected_gain(stream, state, config), taught=stream.taught,
-        least_sd=LEAST_PROMISE_SD, epochs={c.name: c.epochs for c in config_list(stream, config)},
+        least_sd=LEAST_PROMISE_SD, prior=prior,
     )  # fmt: skip
 
 

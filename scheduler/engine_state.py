@@ -67,6 +67,8 @@ class EngineConfig:
     what its retrainings have really won (1: always profiled; not with groups).
     profile_pool: from so many cameras' profiles on the others are told by them and by what retrainings have won (`scheduler.pooled`), 0:
     each has its own, which is what journals without it were decided with.
+    pool_layers: what others are told regards the layers that a configuration trains, and whether the camera has learned before; False is
+    what journals without it were decided with.
     plain_splits: `uniform` is the paper's: what it trained serves at once, and is taken to cost what so many labels do (evaluations
     only: on a live box nothing serves without a gate).
     profile_lend: where trials of the head's families cost next to nothing, the others are not tried but borrow from them
@@ -137,6 +139,7 @@ class EngineConfig:
     gate_seeing: float = 0.0
     gate_known: bool = False
     profile_pool: int = 0
+    pool_layers: bool = False
     plain_splits: bool = False
     try_again: bool = False
     count_taught: bool = False

@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler import pooled
+from scheduler import belief, pooled
 from scheduler.commands import ReportPlan, StartGate, StartProfiling, StartRetraining
+from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.pooled import Profiled
-from scheduler.types import RetrainOption
+from scheduler.types import RetrainConfig, RetrainOption
 from tests.support.learning_world import LearningWorld, Ran, run
 
 SHORT = RetrainOption(name="short", end_quality=0.6, cost_gpu_s=6.0)
 LONG = RetrainOption(name="long", end_quality=0.7, cost_gpu_s=24.0)
+CONFIGS = (
+    RetrainConfig(name="short", epochs=5, layers_frac=0.5),
+    RetrainConfig(name="long", epochs=15, layers_frac=0.5),
+    RetrainConfig(name="head", epochs=10, layers_frac=0.1),
+)
 ONE = Profiled(options=(SHORT, LONG), start=0.5, taught=12)
 
 
@@ -54,10 +60,40 @@ def test_what_epochs_say_counts_as_four_profiles() -> None:
     alike = Profiled(options=(replace(SHORT, end_quality=0.7), LONG), start=0.5, taught=12)
     found = {
         o.name: o
-        for o in pooled.options([alike], quality=0.4, gain=0.2, taught=4, least_sd=0.05, epochs={"short": 5, "long": 15})
+        for o in pooled.options([alike], quality=0.4, gain=0.2, taught=4, least_sd=0.05, prior=pooled.by_epochs(CONFIGS))
     }
     assert found["long"].end_quality == pytest.approx(0.6)
     assert found["short"].end_quality == pytest.approx(0.4 + 0.2 * (1 + 4 * 5 / 7) / (1 + 4 * 15 / 17))
+
+
+def test_layers_count_and_a_camera_that_has_learned_wins_less_by_few_epochs() -> None:
+    """Fifteen epochs of half the layers: 15/17 and 15/19. Five: 5/7 and 5/9, so 0.81 and 0.70 of that. Ten of a tenth: as 4.5 such."""
+    first, later = pooled.by_layers(CONFIGS, later=False), pooled.by_layers(CONFIGS, later=True)
+    assert first.parts == pytest.approx({"short": 5 / 7, "long": 15 / 17, "head": 4.472 / 6.472}, abs=1e-3)
+    assert later.parts == pytest.approx({"short": 5 / 9, "long": 15 / 19, "head": 4.472 / 8.472}, abs=1e-3)
+    assert first.weight == later.weight == 8
+    assert first.parts["head"] < first.parts["short"]
+
+
+def test_training_more_than_half_of_the_layers_wins_nothing_more() -> None:
+    half, all_of_them = replace(CONFIGS[1], name="half"), replace(CONFIGS[1], name="all", layers_frac=1.0)
+    parts = pooled.by_layers([half, all_of_them], later=False).parts
+    assert parts["half"] == parts["all"]
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.floats(0.01, 1), st.booleans())
+def test_more_epochs_never_say_less(one: int, other: int, layers: float, later: bool) -> None:
+    few, many = (
+        RetrainConfig(name=name, epochs=n, layers_frac=layers) for name, n in zip("ab", sorted((one, other)), strict=True)
+    )
+    parts = pooled.by_layers([few, many], later=later).parts
+    assert 0 < parts["a"] <= parts["b"] < 1
+
+
+def test_a_configuration_of_which_nothing_is_known_beforehand_is_told_by_profiles_alone() -> None:
+    prior = pooled.by_epochs(CONFIGS[1:])
+    found = pooled.options([ONE], quality=0.4, gain=0.2, taught=4, least_sd=0.05, prior=prior)
+    assert {o.name: o.end_quality for o in found}["short"] == pytest.approx(0.4 + 0.2 * 0.5 / ((1 + 4 * 15 / 17) / 5))
 
 
 def test_nothing_is_known_of_nothing() -> None:
@@ -110,6 +146,25 @@ def test_two_are_profiled_and_all_are_retrained() -> None:
 def test_people_read_who_told_them() -> None:
     reasons = [reason for c in lived(2).of(ReportPlan) for reason in c.reasons]
     assert any("told by 2 profiles of this box" in reason for reason in reasons)
+
+
+def test_which_configurations_pay_follows_from_epochs_and_layers_only_where_that_is_asked_for() -> None:
+    """Profiles find a head as good as a long one. Told by epochs alone it is nearly that; by layers it is no better than a short one."""
+    state = BoxState()
+    stream = state.streams["a"] = StreamState(id="a", knobs=(), version="1", quality=0.4, taught=4)
+    alike = Profiled(
+        options=tuple(RetrainOption(name=c.name, end_quality=0.7, cost_gpu_s=6.0) for c in CONFIGS), start=0.5, taught=12
+    )
+    config = EngineConfig(retrain=CONFIGS)
+
+    def ends(config: EngineConfig) -> dict[str, float]:
+        return {o.name: o.end_quality for o in belief.pooled_options(stream, state, config, [alike])}
+
+    assert ends(config)["head"] > ends(config)["short"]
+    assert ends(replace(config, pool_layers=True))["head"] < ends(replace(config, pool_layers=True))["short"]
+    stream.has_won(0.2)  # it has learned: few epochs win less of what is left
+    later = ends(replace(config, pool_layers=True))
+    assert later["short"] < later["long"]
 
 
 def test_profiles_grow_old() -> None:
