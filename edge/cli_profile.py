@@ -18,8 +18,12 @@ def profile(
     video: Annotated[
         Path | None, typer.Option(help="Profile on this recording instead of the camera's own.", show_default=False)
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live/--samples", help="A live camera: on what it sends now, or on the samples that its box has kept."),
+    ] = True,
     start_s: Annotated[float, typer.Option(min=0, help="Where in the recording to begin.")] = 0.0,
-    clip_s: Annotated[float, typer.Option(min=0.2, max=600, help="Seconds of the recording that are looked at.")] = 20.0,
+    clip_s: Annotated[float, typer.Option(min=0.2, max=600, help="Seconds of video that are looked at.")] = 20.0,
     query: Annotated[
         str | None, typer.Option(help="One of the camera's queries; default: the camera itself.", show_default=False)
     ] = None,
@@ -48,8 +52,8 @@ def profile(
     from scheduler.ekya.usual_knobs import STRIDES
 
     options = ProfileOptions(
-        video=video, start_s=start_s, clip_s=clip_s, all_settings=exhaustive, beta=beta, budget_s=budget_s, models=_names(models),
-        forms=_names(forms), seed=seed, keep=keep, query=query,
+        video=video, live=live, start_s=start_s, clip_s=clip_s, all_settings=exhaustive, beta=beta, budget_s=budget_s,
+        models=_names(models), forms=_names(forms), seed=seed, keep=keep, query=query,
     )  # fmt: skip
     with make_progress(enabled=not json) as progress:
         bar = progress.task("settings", total=100)

@@ -55,21 +55,22 @@ class Footage:
 
 def of_video(
     path: Path, *, camera: str, fps: float, start_s: float = 0.0, seconds: float = CLIP_S, masks: Sequence[Mask] = (),
-    regions: bool = False, height_px: int = 0, cpu_s: Callable[[], float] = time.thread_time,
+    regions: bool = False, height_px: int = 0, cpu_s: Callable[[], float] = time.thread_time, name: str = "",
 ) -> Footage:  # fmt: skip
-    """A stretch of a file, at `fps` frames per second (0, or more than it has: all). regions: say what moves in each frame.
+    """A stretch of a file, at `fps` frames per second (0, or more than it has: all). regions: say what moves in each frame; name: of it,
+    for people, and no other's (default: the file's).
     Raises StreamError for what is no video; UsageError for a stretch without frames, or one that does not fit into memory."""
-    info = probe(path)
+    info, name = probe(path), name or path.name
     native = info.fps or 10.0
     first, last = round(start_s * native), min(info.frames, round((start_s + seconds) * native))
     wanted = fps if 0 < fps < native else native
     numbers = _at_rate(first, last, native, wanted)
     if not numbers:
         raise UsageError(
-            f"{path.name} has nothing at {start_s:g} s: it lasts {info.duration_s:.1f} s", subject=str(path),
+            f"{name} has nothing at {start_s:g} s: it lasts {info.duration_s:.1f} s", subject=str(path),
             remedy="begin earlier",
         )  # fmt: skip
-    _fits(len(numbers), info.width_px, height_px or info.height_px, info.height_px, path.name)
+    _fits(len(numbers), info.width_px, height_px or info.height_px, info.height_px, name)
     decode_s = _decoding_s(path, first, last, cpu_s)
     began_s = cpu_s()
     images = {
@@ -78,13 +79,13 @@ def of_video(
     }
     picture_s = max(0.0, cpu_s() - began_s - decode_s) / max(1, len(images))
     frames = _frames(camera, images, native, regions)
-    key = f"{path.name}/{path.stat().st_size}/{first}-{last}@{wanted:g}/{height_px}/{regions}/{_mask_key(masks)}"
+    key = f"{name}/{path.stat().st_size}/{first}-{last}@{wanted:g}/{height_px}/{regions}/{_mask_key(masks)}"
     seconds = len(numbers) / wanted
     clip = Clip(
         key=key, scenes=[scene_of(frame) for frame in frames], seconds=seconds, decode=Cost(cpu_s=decode_s),
         picture=Cost(cpu_s=picture_s),
     )  # fmt: skip
-    return Footage(clip=clip, fps=wanted, rates=True, source=path.name)
+    return Footage(clip=clip, fps=wanted, rates=True, source=name)
 
 
 def _at_rate(first: int, last: int, native: float, fps: float) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from configs.errors import UsageError
@@ -26,8 +27,10 @@ from models.serving.cache import FormCache, machine
 from models.tasks.base import Picture, Scoring, Task
 from models.tasks.registry import task_of
 from models.zoo import spec_of, split_size
+from streams.camera import open_camera
 from streams.masks import masks_from
 from streams.samples import SampleStore
+from streams.stretch import recorded
 from streams.url import SourceKind, SourceUrl
 
 #: Every how-many-th sample stands for, and what it leaves of the quality, where rates cannot be measured: `scheduler.ekya.usual_knobs`.
@@ -36,11 +39,13 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """video: profile on this recording instead of the camera's own; all_settings: measure every setting; models, forms:
+    """video: profile on this recording instead of the camera's own; live: on what a live camera sends now, not on its samples;
+    all_settings: measure every setting; models, forms:
     alternatives to
     what serves, beside it; budget_s: seconds of compute for the search, None: no limit; seed: of the search."""
 
     video: Path | None = None
+    live: bool = False
     start_s: float = 0.0
     clip_s: float = CLIP_S
     all_settings: bool = False
@@ -89,16 +94,18 @@ def camera_of(config: BoxConfig, camera: str) -> CameraEntry:
 
 
 def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, task: Task) -> Footage:
-    """The recording that was named, else the camera's own when it is one, else its newest samples. Raises StreamError, UsageError,
+    """The recording that was named, else the camera's own when it is one, else what it sends now (`options.live`) or its newest samples.
+    Raises StreamError, UsageError,
     StorageError, JobError 'no_data'."""
     url = SourceUrl(entry.url.resolve())
     path = options.video or (Path(url.path) if url.kind is SourceKind.FILE and entry.url.scheme != "rendered" else None)
     if path is not None:
-        return clips.of_video(
-            path, camera=entry.id, fps=entry.fps or USUAL_FPS, start_s=options.start_s, seconds=options.clip_s,
-            masks=masks_from(entry.masks),
-            regions=task.wants_regions, height_px=entry.height_px,
-        )  # fmt: skip
+        return _of_video(path, entry, options, task, start_s=options.start_s)
+    if options.live and entry.url.scheme != "rendered":
+        camera = open_camera(entry.id, url, transport=entry.transport, rtsp_by=entry.rtsp_by)
+        at_utc = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        with recorded(camera, options.clip_s) as stretch:
+            return _of_video(stretch, entry, options, task, name=f"{entry.id} at {at_utc}")
     folder = config.box.data_dir / "samples"
     if not folder.is_dir():
         raise UsageError(
@@ -106,6 +113,15 @@ def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, t
             remedy="let the box run for a while, or give a recording with --video",
         )  # fmt: skip
     return clips.of_samples(SampleStore(folder), entry.id, fps=entry.fps or USUAL_FPS)
+
+
+def _of_video(
+    path: Path, entry: CameraEntry, options: ProfileOptions, task: Task, *, start_s: float = 0.0, name: str = ""
+) -> Footage:
+    return clips.of_video(
+        path, camera=entry.id, fps=entry.fps or USUAL_FPS, start_s=start_s, seconds=options.clip_s, masks=masks_from(entry.masks),
+        regions=task.wants_regions, height_px=entry.height_px, name=name,
+    )  # fmt: skip
 
 
 def profile_subject(subject: Subject, options: ProfileOptions, *, told: Told = silent) -> CameraProfile:
@@ -172,7 +188,7 @@ def _profile(subject: Subject, options: ProfileOptions, found: Found, truth: Tru
     measured, assumed = found.options, ""
     if not footage.rates:
         measured = tuple(slower for option in measured for slower in at_rates(option, subject.curve))
-        assumed = "frame rates: the usual curve, because samples are too far apart (give --video to measure them)"
+        assumed = "frame rates: the usual curve, because samples are too far apart (live, or with --video, they are measured)"
     cost = ProfilingCost(
         search_s=found.spent_s, truth_s=truth.cost_s, settings=found.tried, of_settings=found.of, took_s=took_s,
         every_s=found.every_s, every_measured=options.all_settings,

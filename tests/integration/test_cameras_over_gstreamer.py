@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import StreamErrorCode
+from configs.errors import StreamError, StreamErrorCode
+from configs.load import parse_config
+from configs.schema import BoxConfig
+from edge.profiler.command import ProfileOptions, footage_of, profile_command
+from models.tasks.detection import DETECTION
+from scheduler.ekya.usual_knobs import STRIDES
 from streams.camera import PyavCamera, open_camera
 from streams.source import CameraState
 from tests.support.pace import slowness
@@ -138,3 +143,48 @@ def test_a_killed_server_is_noticed() -> None:
     finally:
         camera.stop()
         gst.stop()
+
+
+# --- profiles of what a camera sends now ------------------------------------------------------------------------------
+
+
+def watching(folder: Path, url: str, more: str = "") -> BoxConfig:
+    return parse_config(
+        f"box: {{data_dir: {folder / 'data'}}}\nmodels: {{edge: tinydet-edge, golden: tinydet-golden}}\n"
+        f"cameras:\n  - id: gate\n    url: {url}\n    fps: 5\n{more}"
+    )
+
+
+def test_a_live_camera_is_profiled_on_what_it_sends_now(gst: Gst, tmp_path: Path) -> None:
+    """Frames a fifth of a second apart, of the camera's own picture, with its masks, and nothing of it on the disk."""
+    left = "    masks: [[[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]]\n"
+    config = watching(tmp_path, f"rtsp://127.0.0.1:{gst.open_port}/h264", left)
+    footage = footage_of(config, config.cameras[0], ProfileOptions(live=True, clip_s=2.0), DETECTION)
+    assert footage.rates
+    assert footage.source.startswith("gate at ")
+    assert (footage.fps, footage.size_px) == (5.0, (320, 240))
+    assert 8 <= len(footage.clip.scenes) <= 11
+    assert footage.clip.decode.cpu_s > 0
+    pictures = [scene.image for scene in footage.clip.scenes]
+    assert not any(image[:, :150].any() for image in pictures)
+    assert any(image.any() for image in pictures)
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_follows_objects_is_profiled_on_a_live_camera_without_a_recording(gst: Gst, tmp_path: Path) -> None:
+    lines = "template: lines, lines: {door: [[0.5, 0.0], [0.5, 1.0]]}"
+    query = f"    queries:\n      - {{name: passing, {lines}, knobs: {{decode.fps: [0, 2]}}}}\n"
+    config = watching(tmp_path, f"rtsp://127.0.0.1:{gst.open_port}/h264", query)
+    options = ProfileOptions(live=True, clip_s=2.0, query="passing", all_settings=True)
+    found, version = profile_command(config, "gate", options, device="cpu", curve=STRIDES)
+    assert version == 1
+    assert found.assumed == ""
+    assert {o.setting["decode.fps"] for o in found.options} == {0, 2}
+
+
+def test_a_password_that_is_wrong_is_said_and_not_shown(gst: Gst, tmp_path: Path) -> None:
+    config = watching(tmp_path, f"rtsp://joe:hush@127.0.0.1:{gst.locked_port}/h264")
+    with pytest.raises(StreamError) as raised:
+        footage_of(config, config.cameras[0], ProfileOptions(live=True, clip_s=2.0), DETECTION)
+    assert raised.value.stream_code is StreamErrorCode.AUTH
+    assert "hush" not in str(raised.value) + str(raised.value.remedy)

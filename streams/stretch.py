@@ -1,0 +1,99 @@
+"""Some seconds of a live camera, held in memory as a file: for whoever must look at neighbouring pictures, which samples are not.
+
+    with recorded(camera, 20.0) as path:
+        ...  # a video like any other
+
+The camera's own packets are copied, nothing is encoded anew, so decoding it costs what decoding the camera costs. They are without
+masks, and nothing unmasked reaches the disk (`streams.recording`): the file is anonymous memory, which is gone when the block ends or
+the process dies. Whoever reads it burns the masks in.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from configs.errors import StreamError, StreamErrorCode
+from streams.recording import ClipFile, Ring
+from streams.source import CameraState, CameraStatus
+
+#: A camera that has sent no keyframe after so long sends none.
+PATIENCE_S = 20.0
+#: Memory that packets may take: 20 s of a camera's 60 Mbit/s.
+MAX_BYTES = 150 * 2**20
+_LOOK_S = 0.1
+#: States in which a camera sends nothing, and waits for no one.
+_OVER = (CameraState.ENDED, CameraState.STOPPED)
+#: What another try does not change.
+_HOPELESS = (StreamErrorCode.AUTH, StreamErrorCode.NOT_FOUND, StreamErrorCode.CODEC)
+
+
+class Recordable(Protocol):
+    """A camera whose packets can be had (`streams.camera`); not started yet."""
+
+    id: str
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def status(self) -> CameraStatus: ...
+
+    def record_to(self, ring: Ring | None) -> None: ...
+
+
+@contextmanager
+def recorded(
+    camera: Recordable,
+    seconds: float,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Path]:
+    """`seconds` of a camera, from its next keyframe on, as a video at a path that lasts as long as the block. Less when the camera ends
+    or falls silent after that. The camera is started and stopped here. Raises StreamError when nothing comes."""
+    with open(os.memfd_create("driftbox-stretch"), "w+b") as file:
+        ring = Ring(keep_s=seconds + PATIENCE_S, max_bytes=MAX_BYTES)
+        camera.record_to(ring)
+        camera.start()
+        try:
+            _copy(ring, file, camera, seconds, now_s, sleep)
+        finally:
+            camera.stop()
+            camera.record_to(None)
+        yield Path(f"/proc/self/fd/{file.fileno()}")
+
+
+def _copy(
+    ring: Ring, file: BinaryIO, camera: Recordable, seconds: float, now_s: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    clip, cursor, until_s = None, ring.cursor(0.0), now_s() + seconds + PATIENCE_S
+    while clip is None or clip.length_s < seconds:
+        items, cursor = ring.read(cursor)
+        for item in items:
+            clip = clip or ClipFile(file, item.format)
+            if not clip.takes(item):  # another picture size: what follows is another clip
+                until_s = 0.0
+                break
+            clip.add(item)
+        status = camera.status()
+        hopeless = clip is None and status.code in _HOPELESS
+        if hopeless or (not items and status.state in _OVER) or now_s() >= until_s:
+            break
+        if not items:
+            sleep(_LOOK_S)
+    if clip is None or clip.close() is None:
+        raise _nothing_came(camera.id, camera.status())
+    file.flush()
+
+
+def _nothing_came(camera: str, status: CameraStatus) -> StreamError:
+    code = status.code if status.code is not None else StreamErrorCode.TIMEOUT
+    return StreamError(
+        f"{camera}: {status.error or 'it sent no picture'}", stream_code=code, subject=camera,
+        remedy=f"is it there, and does it send? driftbox doctor looks at it; no keyframe within {PATIENCE_S:g} s is none",
+    )  # fmt: skip
