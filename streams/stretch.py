@@ -94,6 +94,6 @@ def _copy(
 def _nothing_came(camera: str, status: CameraStatus) -> StreamError:
     code = status.code if status.code is not None else StreamErrorCode.TIMEOUT
     return StreamError(
-        f"{camera}: {status.error or 'it sent no picture'}", stream_code=code, subject=camera,
-        remedy=f"is it there, and does it send? driftbox doctor looks at it; no keyframe within {PATIENCE_S:g} s is none",
+        status.error or f"camera {camera}: no keyframe came within {PATIENCE_S:g} s", stream_code=code, subject=camera,
+        remedy="driftbox doctor looks at it",
     )  # fmt: skip
