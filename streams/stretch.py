@@ -28,8 +28,6 @@ MAX_BYTES = 150 * 2**20
 _LOOK_S = 0.1
 #: States in which a camera sends nothing, and waits for no one.
 _OVER = (CameraState.ENDED, CameraState.STOPPED)
-#: What another try does not change.
-_HOPELESS = (StreamErrorCode.AUTH, StreamErrorCode.NOT_FOUND, StreamErrorCode.CODEC)
 
 
 class Recordable(Protocol):
@@ -81,8 +79,8 @@ def _copy(
                 break
             clip.add(item)
         status = camera.status()
-        hopeless = clip is None and status.code in _HOPELESS
-        if hopeless or (not items and status.state in _OVER) or now_s() >= until_s:
+        failed = clip is None and status.state is CameraState.WAITING  # it says so itself; nobody waits for the next try
+        if failed or (not items and status.state in _OVER) or now_s() >= until_s:
             break
         if not items:
             sleep(_LOOK_S)

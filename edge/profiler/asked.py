@@ -157,11 +157,11 @@ def _paces(spec: QuerySpec, fps: float) -> list[_Pace]:
     return list(found.values())
 
 
-def by_itself(spec: QuerySpec, *, recording: bool) -> bool:
+def by_itself(spec: QuerySpec, *, every_frame: bool) -> bool:
     """Whether a box can profile a query on what it has: there is a knob to turn, and, where samples are all that it has of the camera,
     nothing is followed from frame to frame (by a tracker, or a package's transform with a memory)."""
     follows = (n for n in spec.nodes if transform_class(n.transform).stateful and n.transform not in FROM_SAMPLES)
-    return spec.turnable and (recording or not any(follows))
+    return spec.turnable and (every_frame or not any(follows))
 
 
 @dataclass(kw_only=True)

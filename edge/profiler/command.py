@@ -93,8 +93,11 @@ def camera_of(config: BoxConfig, camera: str) -> CameraEntry:
     return found
 
 
-def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, task: Task) -> Footage:
+def footage_of(
+    config: BoxConfig, entry: CameraEntry, options: ProfileOptions, task: Task, *, told: Told = silent
+) -> Footage:  # fmt: skip
     """The recording that was named, else the camera's own when it is one, else what it sends now (`options.live`) or its newest samples.
+    told: called while a stretch of a live camera comes in.
     Raises StreamError, UsageError,
     StorageError, JobError 'no_data'."""
     url = SourceUrl(entry.url.resolve())
@@ -104,7 +107,12 @@ def footage_of(config: BoxConfig, entry: CameraEntry, options: ProfileOptions, t
     if options.live and entry.url.scheme != "rendered":
         camera = open_camera(entry.id, url, transport=entry.transport, rtsp_by=entry.rtsp_by)
         at_utc = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        with recorded(camera, options.clip_s) as stretch:
+
+        def wait(seconds: float) -> None:
+            told("a stretch of the camera", 0, 1)
+            time.sleep(seconds)
+
+        with recorded(camera, options.clip_s, sleep=wait) as stretch:
             return _of_video(stretch, entry, options, task, name=f"{entry.id} at {at_utc}")
     folder = config.box.data_dir / "samples"
     if not folder.is_dir():
@@ -263,7 +271,9 @@ def stored_profile(store: Store, camera: str) -> tuple[int, CameraProfile] | Non
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, device: str, curve: Curve) -> Subject:
+def subject_of(
+    config: BoxConfig, camera: str, options: ProfileOptions, *, device: str, curve: Curve, told: Told = silent
+) -> Subject:  # fmt: skip
     """Everything that profiling a configured camera needs. device: of its models. Raises what loading raises."""
     from edge.shelf import serving_detector
 
@@ -285,7 +295,7 @@ def subject_of(config: BoxConfig, camera: str, options: ProfileOptions, *, devic
     return Subject(
         camera=camera, task=task, model=model, form=form, load=load, golden_name=golden,
         golden=lambda: task.load_golden(golden, device=device), scoring=scoring,
-        footage=footage_of(config, entry, options, task), watched_fps=entry.fps or USUAL_FPS,
+        footage=footage_of(config, entry, options, task, told=told), watched_fps=entry.fps or USUAL_FPS,
         on_gpu=device == "cuda", input_px=size_px or _default_px(base), curve=curve,
         forms_cache=FormCache(forms) if forms.is_dir() else None,
     )  # fmt: skip
@@ -308,7 +318,9 @@ def profile_command(
     if options.query is not None:
         profile = _of_query(config, camera, options.query, options, device=device, told=told)
     else:
-        profile = profile_subject(subject_of(config, camera, options, device=device, curve=curve), options, told=told)
+        profile = profile_subject(
+            subject_of(config, camera, options, device=device, curve=curve, told=told), options, told=told
+        )
     if not options.keep:
         return profile, None
     return profile, keep_profile(config.box.data_dir, profile)
@@ -320,7 +332,7 @@ def _of_query(
     from edge.profiler.of_query import profile_query, spec_of_query
 
     spec = spec_of_query(config, camera, query)
-    subject = subject_of(config, camera, options, device=device, curve=())
+    subject = subject_of(config, camera, options, device=device, curve=(), told=told)
     return profile_query(
         spec, subject.footage, lambda model: subject.load(model or subject.model), camera=camera, task=subject.task.name,
         model=subject.model, scoring=subject.scoring, meter=meter_of(subject.on_gpu), on_gpu=subject.on_gpu,

@@ -22,7 +22,7 @@ class ProfileStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What a camera is watched with: a profile of something else is none of it. recording: its source can be read again, frame by
+    """What a camera is watched with: a profile of something else is none of it. every_frame: its source can be read frame by
     frame."""
 
     task: str
@@ -30,7 +30,7 @@ class Watching:
     fps: float
     machine: str
     device: str = "cpu"
-    recording: bool = False
+    every_frame: bool = False
 
 
 @dataclass(kw_only=True)
@@ -123,7 +123,7 @@ class Profiles:
         return Asked(
             versions=versions, menus=menus,
             defaults=default_menus((spec for name, spec in specs.items() if name not in menus), watching.fps),
-            by_itself=frozenset(name for name, spec in specs.items() if by_itself(spec, recording=watching.recording)),
+            by_itself=frozenset(name for name, spec in specs.items() if by_itself(spec, every_frame=watching.every_frame)),
             ages={name: _age(name, versions, menus, known, at_s) for name in specs},
         )  # fmt: skip
 

@@ -204,7 +204,7 @@ def watching_of(entry: CameraEntry, config: BoxConfig) -> Watching:
     """What its profile must have been made for."""
     return Watching(
         task=entry.task, model=entry.edge or config.models.for_task(entry.task).edge, fps=entry.fps or USUAL_FPS, machine=machine(),
-        device=config.gpus.device, recording=entry.url.scheme == "file",
+        device=config.gpus.device, every_frame=entry.url.scheme != "rendered",
     )  # fmt: skip
 
 
@@ -231,11 +231,12 @@ def reprofiling_of(config: BoxConfig, current: Callable[[], BoxConfig] | None = 
 def _reprofile(
     current: Callable[[], BoxConfig], camera: str, query: str, budget_s: float, checkpoint: Callable[[], None]
 ) -> None:
-    """Profiles a camera, or a query of it, as `driftbox profile` does, on its newest samples or its recording, and keeps it: who follows
-    the database takes it up. checkpoint: called between frames and settings. Raises what `profile_command` raises."""
+    """Profiles a camera, or a query of it, as `driftbox profile` does, on its recording or on what it sends now, and keeps it: who
+    follows the database takes it up. checkpoint: called between frames and settings, and while a stretch of the camera comes in.
+    Raises what `profile_command` raises."""
     from edge.profiler.command import ProfileOptions, profile_command
 
-    config, options = current(), ProfileOptions(budget_s=budget_s, query=query or None)
+    config, options = current(), ProfileOptions(live=True, budget_s=budget_s, query=query or None)
     profile_command(config, camera, options, device=device_of_models(config), curve=STRIDES, told=lambda *_: checkpoint())
 
 

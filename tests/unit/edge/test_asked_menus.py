@@ -168,7 +168,7 @@ def due(found: Asked | None, at_s: float, *, drifted: bool = False, missing: boo
 def test_what_a_box_can_profile_by_itself(nodes: list[dict[str, Any]], on_samples: bool, on_a_recording: bool) -> None:
     """Tracks of pictures that are seconds apart say nothing of a tracker."""
     spec = query_spec(QueryEntry.model_validate({"name": "q", "nodes": nodes}), task="detection")
-    assert (by_itself(spec, recording=False), by_itself(spec, recording=True)) == (on_samples, on_a_recording)
+    assert (by_itself(spec, every_frame=False), by_itself(spec, every_frame=True)) == (on_samples, on_a_recording)
 
 
 def test_a_query_without_a_profile_is_due_after_a_while_where_the_box_makes_them() -> None:

@@ -299,7 +299,7 @@ def test_a_declared_query_is_profiled_against_its_golden_setting(tmp_path: Path,
 
 
 def test_a_box_profiles_a_query_on_its_samples_and_may_plan_with_what_it_finds(tmp_path: Path) -> None:
-    config = with_queries(tmp_path, "rtsp://192.0.2.1/x", QUERY + "scheduler: {reprofile: auto}\n")  # type: ignore[arg-type]
+    config = with_queries(tmp_path, "rendered:yard", QUERY + "scheduler: {reprofile: auto}\n")  # type: ignore[arg-type]
     samples = SampleStore(config.box.data_dir / "samples")
     for seq in range(16):
         image = scripted_image(seq // 3)[0]

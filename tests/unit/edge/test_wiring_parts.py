@@ -283,6 +283,7 @@ def test_a_box_profiles_the_cameras_and_queries_that_there_are_today(monkeypatch
     asked: list[tuple[BoxConfig, str, str | None, float | None]] = []
 
     def command(config: BoxConfig, camera: str, options: ProfileOptions, *, told: Told, **_: object) -> None:
+        assert options.live
         asked.append((config, camera, options.query, options.budget_s))
         told("its golden setting", 0, 1)
 
@@ -299,9 +300,9 @@ def test_a_box_profiles_the_cameras_and_queries_that_there_are_today(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("url", "recording"),
-    [("night.mp4", True), ("file:///clips/night.mp4", True), ("rtsp://192.0.2.1/a", False), ("rendered:yard", False)],
+    ("url", "every_frame"),
+    [("night.mp4", True), ("file:///clips/night.mp4", True), ("rtsp://192.0.2.1/a", True), ("rendered:yard", False)],
 )
-def test_what_a_camera_can_be_profiled_on(url: str, recording: bool) -> None:
+def test_whose_pictures_can_be_profiled_one_after_the_other(url: str, every_frame: bool) -> None:
     entry = CameraEntry.model_validate({"id": "a", "url": url})
-    assert watching_of(entry, BoxConfig()).recording == recording
+    assert watching_of(entry, BoxConfig()).every_frame == every_frame

@@ -106,13 +106,24 @@ def test_nothing_is_said_with_what_the_camera_says_of_it() -> None:
     assert raised.value.stream_code is StreamErrorCode.TIMEOUT
 
 
-@pytest.mark.parametrize("code", [StreamErrorCode.AUTH, StreamErrorCode.NOT_FOUND, StreamErrorCode.CODEC])
-def test_what_is_hopeless_is_not_waited_for(code: StreamErrorCode) -> None:
+@pytest.mark.parametrize("code", [StreamErrorCode.AUTH, StreamErrorCode.NETWORK, StreamErrorCode.CODEC])
+def test_a_camera_that_says_that_it_failed_is_not_waited_for(code: StreamErrorCode) -> None:
     camera = Sending([], ends=CameraState.WAITING, code=code)
     with pytest.raises(StreamError, match="it is not there") as raised:
         seen(camera, 5.0, read_clip)
     assert raised.value.stream_code is code
     assert camera.clock_s < 1.0
+    assert camera.calls == ["start", "stop"]
+
+
+def test_who_waits_may_give_up() -> None:
+    camera = Sending([])
+
+    def give_up(_: float) -> None:
+        raise InterruptedError("the job was cancelled")
+
+    with pytest.raises(InterruptedError, match="cancelled"), recorded(camera, 5.0, now_s=camera.now_s, sleep=give_up):
+        pass
     assert camera.calls == ["start", "stop"]
 
 
