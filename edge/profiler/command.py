@@ -100,11 +100,11 @@ def footage_of(
     told: called while a stretch of a live camera comes in.
     Raises StreamError, UsageError,
     StorageError, JobError 'no_data'."""
-    url = SourceUrl(entry.url.resolve())
-    path = options.video or (Path(url.path) if url.kind is SourceKind.FILE and entry.url.scheme != "rendered" else None)
+    url = None if entry.url.scheme == "rendered" else SourceUrl(entry.url.resolve())  # what the box draws has no address
+    path = options.video or (Path(url.path) if url is not None and url.kind is SourceKind.FILE else None)
     if path is not None:
         return _of_video(path, entry, options, task, start_s=options.start_s)
-    if options.live and entry.url.scheme != "rendered":
+    if options.live and url is not None:
         camera = open_camera(entry.id, url, transport=entry.transport, rtsp_by=entry.rtsp_by)
         at_utc = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
