@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from configs.errors import StreamError, StreamErrorCode
-from streams.recording import ClipFile, Ring
+from streams.recording import ClipFile, Coded, Ring
 from streams.source import CameraState, CameraStatus
 
 #: A camera that has sent no keyframe after so long sends none.
@@ -69,24 +70,36 @@ def recorded(
 def _copy(
     ring: Ring, file: BinaryIO, camera: Recordable, seconds: float, now_s: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
-    clip, cursor, until_s = None, ring.cursor(0.0), now_s() + seconds + PATIENCE_S
-    while clip is None or clip.length_s < seconds:
-        items, cursor = ring.read(cursor)
-        for item in items:
-            clip = clip or ClipFile(file, item.format)
-            if not clip.takes(item):  # another picture size: what follows is another clip
-                until_s = 0.0
+    clip, cursor, until_s = None, ring.cursor(0.0), now_s() + PATIENCE_S
+    try:
+        while clip is None or clip.length_s < seconds:
+            items, cursor = ring.read(cursor)
+            if items and clip is None:
+                clip, until_s = ClipFile(file, items[0].format), now_s() + seconds + PATIENCE_S
+            taken = _add(clip, items) if clip is not None else 0
+            of_another_size = taken < len(items)  # what follows is another clip
+            if of_another_size or now_s() >= until_s or (not items and _is_over(camera.status(), begun=clip is not None)):
                 break
-            clip.add(item)
-        status = camera.status()
-        failed = clip is None and status.state is CameraState.WAITING  # it says so itself; nobody waits for the next try
-        if failed or (not items and status.state in _OVER) or now_s() >= until_s:
-            break
-        if not items:
-            sleep(_LOOK_S)
-    if clip is None or clip.close() is None:
+            if not items:
+                sleep(_LOOK_S)
+    finally:
+        facts = clip.close() if clip is not None else None
+    if facts is None:
         raise _nothing_came(camera.id, camera.status())
     file.flush()
+
+
+def _add(clip: ClipFile, items: Sequence[Coded]) -> int:
+    """How many of them the clip has taken, from the front."""
+    same = list(takewhile(clip.takes, items))
+    for item in same:
+        clip.add(item)
+    return len(same)
+
+
+def _is_over(status: CameraStatus, *, begun: bool) -> bool:
+    """Will it send nothing more? One that says itself that it failed is not waited for, unless it has sent something."""
+    return status.state in _OVER or (not begun and status.state is CameraState.WAITING)
 
 
 def _nothing_came(camera: str, status: CameraStatus) -> StreamError:

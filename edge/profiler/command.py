@@ -40,9 +40,8 @@ Curve = Sequence[tuple[int, float]]
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
     """video: profile on this recording instead of the camera's own; live: on what a live camera sends now, not on its samples;
-    all_settings: measure every setting; models, forms:
-    alternatives to
-    what serves, beside it; budget_s: seconds of compute for the search, None: no limit; seed: of the search."""
+    all_settings: measure every setting; models, forms: alternatives to what serves,
+    beside it; budget_s: seconds of compute for the search, None: no limit; seed: of the search."""
 
     video: Path | None = None
     live: bool = False
@@ -97,9 +96,7 @@ def footage_of(
     config: BoxConfig, entry: CameraEntry, options: ProfileOptions, task: Task, *, told: Told = silent
 ) -> Footage:  # fmt: skip
     """The recording that was named, else the camera's own when it is one, else what it sends now (`options.live`) or its newest samples.
-    told: called while a stretch of a live camera comes in.
-    Raises StreamError, UsageError,
-    StorageError, JobError 'no_data'."""
+    told: called while a stretch of a live camera comes in. Raises StreamError, UsageError, StorageError, JobError 'no_data'."""
     url = None if entry.url.scheme == "rendered" else SourceUrl(entry.url.resolve())  # what the box draws has no address
     path = options.video or (Path(url.path) if url is not None and url.kind is SourceKind.FILE else None)
     if path is not None:
