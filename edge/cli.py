@@ -262,6 +262,14 @@ def evaluate(
         bool | None,
         typer.Option("--group/--no-group", help="Retrain cameras together. Default: as in --config.", show_default=False),
     ] = None,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            "--together/--no-together",
+            help="One lesson a window for all cameras with one model. Default: as in --config.",
+            show_default=False,
+        ),
+    ] = None,
     golden_runtime: Annotated[
         str, typer.Option(help="What carries out the golden model: torch, or openvino or openvino-bf16, faster on a CPU.")
     ] = "torch",
@@ -292,7 +300,7 @@ def evaluate(
     options = EvaluateOptions(
         windows=windows, window_s=window_s, gpus=gpus, fps=fps, candidates=label_frames, judged=judged_frames,
         gpu_speed=gpu_speed, seed=seed, task=chosen, golden_runtime=golden_runtime, **from_config,
-    ).switched(drift=drift, reuse=reuse, group=group)  # fmt: skip
+    ).switched(drift=drift, reuse=reuse, group=group, together=together)  # fmt: skip
     with make_progress(enabled=not json) as progress:
         bar = progress.task("policies", total=100)
         answer = evaluate_command(

@@ -170,7 +170,7 @@ class LiveJobs:
                 parts.samples, steps.own(parts.golden_of(command.stream)), parts.shelf.detector(command.version),
                 stream=command.stream, window=command.window, frames=command.frames, holdout_frac=command.holdout_frac,
                 scoring=parts.scoring, task=self._task_of(command.stream), yield_point=lane.checkpoint, labelling=parts.labelling,
-                timer=spent,
+                timer=spent, judges=command.judges,
             ),
             lane,
         )  # fmt: skip
@@ -276,7 +276,7 @@ class LiveJobs:
                 parts.shelf.detector(command.candidate), stream=command.stream, window=command.window, frames=command.frames,
                 holdout_frac=command.holdout_frac, scoring=parts.scoring, task=self._task_of(command.stream),
                 yield_point=lane.checkpoint, labelling=parts.labelling, timer=spent, older=command.older,
-                known=command.known,
+                known=command.known, least=command.least,
             ),
             lane,
         )  # fmt: skip

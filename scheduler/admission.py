@@ -29,6 +29,8 @@ UNSEEN = 0.25
 SEEING = 0.7
 #: In so many gates what is labelled already leaves doubt, and new labels are asked for.
 DOUBT_FRAC = 0.25
+#: On fewer frames that are labelled already nothing is decided, where a camera judges alone.
+MIN_KNOWN = 4
 #: Standard error of a gain that was seen on one frame only, where frames cannot tell their own spread.
 BLIND_SD = 0.5
 
@@ -85,7 +87,7 @@ def judge(
     newest = candidate - serving
     gain = newest if gain is None or not math.isfinite(gain) else gain
     mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
-    chance = _above(margin, mean, sd)
+    chance = chance_above(margin, mean, sd)
     allowed = risk * min(1.0, max(0.0, candidate) / seeing) if seeing > 0 else risk
     return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - allowed, gain=gain, expected=mean, chance=chance)
 
@@ -104,7 +106,8 @@ def posterior(gain: float, error: float, belief: Belief) -> tuple[float, float]:
     return weight * gain + (1.0 - weight) * belief.mean, math.sqrt(weight) * error
 
 
-def _above(margin: float, mean: float, sd: float) -> float:
+def chance_above(margin: float, mean: float, sd: float) -> float:
+    """That a normal gain of this mean and standard deviation exceeds the margin; 1 or 0 where it is known."""
     if sd <= 0.0:
         return 1.0 if mean > margin else 0.0
     return 0.5 * math.erfc((margin - mean) / (sd * math.sqrt(2.0)))

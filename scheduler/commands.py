@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from scheduler.admission import MIN_KNOWN
 from scheduler.types import Plan, RetrainConfig, WindowOutcome
 
 #: Why a version is to serve: it was trained for this window and passed the gate; an earlier one fits the window better; the one that
@@ -53,7 +54,8 @@ class TurnToScene(Command):
 @dataclass(frozen=True, kw_only=True)
 class StartLabelling(Command):
     """Label up to `frames` sampled frames of window `window`, `holdout_frac` of them held out. Answer: LabelDone or JobFailed.
-    remote: it happens in a cloud and costs the box nothing (also in the next three)."""
+    remote: it happens in a cloud and costs the box nothing (also in the next three). judges: so many are held out; None: by
+    holdout_frac."""
 
     job: str
     stream: str
@@ -62,6 +64,7 @@ class StartLabelling(Command):
     holdout_frac: float
     version: str
     remote: bool = False
+    judges: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +138,7 @@ class StartRetraining(Command):
 class StartGate(Command):
     """Label `frames` frames of the current window and measure `version` and `candidate` on them. Answer: GateDone or JobFailed.
     holdout_frac: part of the window's frames that may be used for it; older: what the last window held out judges too; known: label
-    nothing, and measure on the newest held-out frames that are labelled already."""
+    nothing, and measure on the newest held-out frames that are labelled already, `least` of them at least."""
 
     job: str
     stream: str
@@ -147,6 +150,7 @@ class StartGate(Command):
     remote: bool = False
     older: bool = True
     known: bool = False
+    least: int = MIN_KNOWN
 
 
 @dataclass(frozen=True, kw_only=True)

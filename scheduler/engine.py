@@ -27,7 +27,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from configs.errors import ConfigError
-from scheduler import admission, belief, budget, drift, glance, knob_loop, prep, pricing, react, reuse, scenes, turns
+from scheduler import (
+    admission,
+    belief,
+    budget,
+    drift,
+    glance,
+    knob_loop,
+    lessons,
+    prep,
+    pricing,
+    react,
+    reuse,
+    scenes,
+    together,
+    turns,
+)
 from scheduler.commands import (
     CancelJob,
     Command,
@@ -179,6 +194,9 @@ class BoxEngine:
         if self.state.phase != "stopped":
             self._integrate(event.at_s)
             self._handlers[type(event)](event)
+            for pool in sorted({s.pool for s in self.state.streams.values() if s.pool}):
+                if not any(s.gating for s in self.state.streams.values() if s.pool == pool):
+                    self._conclude(pool, event.at_s)
         return self._out
 
     def checkpoint(self) -> Checkpoint:
@@ -318,6 +336,9 @@ class BoxEngine:
                 stream.id, "goal", text if unmet else f"quality {shown:.2f} meets the goal {goal:.2f} of its queries again"
             )
 
+    def _pool(self, stream: StreamState) -> str:
+        return prep.pool_of(stream, self.state, self.config, self._needs)
+
     def _is_known(self, stream: StreamState) -> bool:
         """Whether anything can be said of what people see: of a camera that gives no frames nothing. Journals without `say_lag` were
         decided by who said that it met its goal again when it went dark."""
@@ -342,6 +363,7 @@ class BoxEngine:
         if event.version != stream.version:  # nobody is to put back by itself what the operator took away
             stream.left = reuse.leave(stream.left, stream.version, self.state.window)
         stream.version, stream.quality, stream.done = event.version, None, True
+        stream.taught_in = ""
         stream.replaced, stream.reference, stream.learned = None, None, None
         stream.begin_gains()
         self._reshare(event.at_s)
@@ -399,7 +421,7 @@ class BoxEngine:
         """There is enough of the window in progress to learn from: turns are chosen anew, among all that have not begun theirs."""
         state = self.state
         if self.config.learns_now:
-            for stream in prep.suspects(state):
+            for stream in [s for s in prep.suspects(state) if not self._pool(s)]:  # else they have their turn with the others
                 self._learn_now(stream, stream.scene or NO_SIGNATURE, FADED)
         begin = any(s.lesson == state.window for s in state.streams.values()) and not state.labels_due
         if not begin or state.phase not in ("prepare", "planned"):
@@ -431,6 +453,8 @@ class BoxEngine:
         self._leave_out_late(at_s)
         if state.queue and state.queue[0].kind == "profile":
             self._form_groups()
+        if (lesson := lessons.due(state, self.config, self._needs, at_s)) is not None:
+            state.queue.insert(0, lesson)
         if not state.queue:
             if not any(s.candidate and s.swapping != "retrained" for s in state.streams.values()):
                 state.prepares = False
@@ -455,7 +479,7 @@ class BoxEngine:
         state = self.state
         state.labels_due, state.groups_due = False, self.config.group
         for stream in state.streams.values():
-            stream.full = prep.is_full(stream, self.config)
+            stream.full = bool(self._pool(stream)) or prep.is_full(stream, self.config)
         if self.config.overlaps:
             self._queue_turns(at_s)
         else:
@@ -521,6 +545,9 @@ class BoxEngine:
 
     def _end_prep_early(self, at_s: float) -> None:
         state = self.state
+        if state.active is not None and state.active.kind == "lesson":  # its labels are paid for, and it was to end in time
+            state.queue, state.labels_due = [], False
+            return
         skipped = [p.stream for p in state.queue]
         if state.active:
             self._out.append(CancelJob(job=state.active.job, stream=state.active.stream))
@@ -602,7 +629,7 @@ class BoxEngine:
             if back is not None and not has_new_model and glance.is_there(stream, back.version):
                 self._serve_scene(stream, back)
                 return
-            if self.config.learns_now and stream.candidate is None:
+            if self.config.learns_now and not self._pool(stream) and stream.candidate is None:
                 gone = back is not None and not has_new_model  # else it would serve
                 self._learn_now(stream, now, stream.remark + (", whose model is gone" if gone else ""))
         elif before is None and here is not None and self.config.learns_now and stream.fresh and not stream.has_learned():
@@ -675,6 +702,8 @@ class BoxEngine:
             )
         if event.train and not self._needs.profiles and not self._needs.cached:
             stream.options = belief.unprofiled_options(stream, self.state, self.config)
+        elif measured is None and event.train and self._pool(stream):
+            self._await_lesson(stream, "no object in its labels that judge: it learns together with others")
         elif measured is None and event.holdout:
             if stream.full:
                 stream.has_won(0.0)
@@ -700,6 +729,11 @@ class BoxEngine:
 
     def _profile(self, stream: StreamState) -> None:
         """What its retrainings would bring: by a new profile, or by an earlier one and what came of it."""
+        if self._pool(stream):
+            self._await_lesson(stream, "learns together with others")
+            if lessons.wants_profile(stream, self.state, self.config, self._needs):
+                self._enqueue(prep.profile_of(stream, self.state))
+            return
         if known := prep.pooled(stream, self.state, self.config, self._needs):
             stream.raw = belief.pooled_options(stream, self.state, self.config, known)
             self._offer(stream, stream.raw)
@@ -710,6 +744,9 @@ class BoxEngine:
             return
         self._offer(stream, belief.recalled(stream, self.config))
         stream.remark = f"profile of window {stream.profiled_in} recalled"
+
+    def _await_lesson(self, stream: StreamState, remark: str) -> None:
+        stream.awaits, stream.remark = True, remark
 
     def _profile_old(self, event: ProfileOld) -> None:
         stream = self.state.streams.get(event.stream)
@@ -847,6 +884,9 @@ class BoxEngine:
                 stream.quality or 0.0,
                 event.n_train,
             )
+        if stream.awaits:  # it tells what the lesson costs
+            self._next_prep(event.at_s)
+            return
         self._offer(stream, corrected)
         stream.examined = bool(stream.raw)
         if not stream.options:
@@ -907,6 +947,10 @@ class BoxEngine:
             self._remember_model(leaving, event.candidate)
             return
         made = {event.stream: event.candidate, **dict(event.candidates)}
+        task = self.state.active
+        if task is not None and task.kind == "lesson" and self._ended(event.job, event.at_s, event.gpu_s):
+            self._lesson_done(task, event, made)
+            return
         running = self._running(event.stream, event.job)
         if running is None:
             for id, candidate in sorted(made.items()):
@@ -938,6 +982,36 @@ class BoxEngine:
         for id, candidate in sorted(made.items()):
             self._out.append(RejectModel(stream=id, version=candidate, reason="its camera learns nothing now"))
 
+    def _lesson_done(self, task: Prep, event: RetrainDone, made: dict[str, str]) -> None:
+        """All who learned from it judge it: together where there are enough frames for that, else each as after a lesson of its own."""
+        for note in event.notes:
+            self._note(event.stream, "labels", note)
+        judges = [s for s in self.state.ordered() if s.id in made and s.awaits and _is_free(s)]
+        each_other = len(judges) >= together.ENOUGH
+        for stream in judges:
+            stream.awaits, stream.pool = False, task.job if each_other else ""
+            stream.candidate, stream.swapping, stream.retrained = made.pop(stream.id), "retrained", task.config
+            stream.judged = self._learned_with(stream, task, event.gpu_s / len(task.members))
+            stream.train_pct = self.state.prep_pct / len(judges)
+        gates = [self._gate(stream, known=self.config.gate_known or each_other) for stream in judges]
+        self._emit_shares()
+        self._out.extend(gates)
+        for id, candidate in sorted(made.items()):
+            self._out.append(RejectModel(stream=id, version=candidate, reason="its camera learns nothing now"))
+        self._next_prep(event.at_s)
+
+    def _learned_with(self, stream: StreamState, task: Prep, gpu_s: float) -> Running | None:
+        """Its part of a lesson, to hold what comes of it against what was promised."""
+        told = lessons.promised(stream, self.state, self.config, self._needs)
+        option = next((o for o in told if o.name == task.config), None)
+        config = next((c for c in prep.config_list(stream, self.config) if c.name == task.config), None)
+        if option is None or config is None:
+            return None
+        start = stream.quality if stream.measured is None else stream.measured
+        return Running(
+            job=task.job, config=config, option=option, raw=option, start_quality=start, used_gpu_s=gpu_s, members=task.members
+        )
+
     def _gate(self, stream: StreamState, *, known: bool) -> Command:
         """known: what is labelled already judges, at once and for nothing; what that leaves in doubt new labels decide."""
         job = self.state.job(stream.id, "gate")  # a second one after it is another job
@@ -946,7 +1020,7 @@ class BoxEngine:
         return StartGate(
             job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=stream.candidate or "",
             frames=self.config.gate_frames, holdout_frac=self.config.holdout_frac, remote=self._needs.remote,
-            older=stream.lesson is None, known=known,
+            older=stream.lesson is None, known=known, least=1 if stream.pool else admission.MIN_KNOWN,
         )  # fmt: skip
 
     def _gate_done(self, event: GateDone) -> None:
@@ -954,13 +1028,36 @@ class BoxEngine:
         if stream is None or stream.gating != event.job:
             return
         stream.gating = None
-        old, new = _number(event.serving_quality), _number(event.candidate_quality)
+        if stream.pool:
+            stream.seen = event
+            self._emit_shares()
+            return
         verdict = self._verdict(stream, event)
         if stream.gate_knows and admission.in_doubt(verdict):
             second = self._gate(stream, known=False)
             self._emit_shares()  # the job is another one: it has the share of the first
             self._out.append(second)
             return
+        self._take_verdict(stream, event, verdict)
+        if not verdict.admitted:
+            self._plan(event.at_s)
+
+    def _conclude(self, pool: str, at_s: float) -> None:
+        """The verdict on a lesson's model: all who judge it have seen it."""
+        judges = [s for s in self.state.ordered() if s.pool == pool]
+        seen = [(s, s.seen) for s in judges if s.seen is not None]
+        told = together.verdicts(
+            [_seen(event) for _, event in seen],
+            margin=self.config.gate_margin, risk=self.config.gate_risk, seeing=self.config.gate_seeing,
+        )  # fmt: skip
+        for (stream, event), verdict in zip(seen, told, strict=True):
+            self._take_verdict(stream, event, verdict)
+        for stream in judges:
+            stream.pool, stream.seen = "", None
+        self._plan(at_s)
+
+    def _take_verdict(self, stream: StreamState, event: GateDone, verdict: admission.Verdict) -> None:
+        old, new = _number(event.serving_quality), _number(event.candidate_quality)
         expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:
             stream.quality = old
@@ -972,7 +1069,7 @@ class BoxEngine:
             if not stream.strange_lesson():  # it says nothing of what is to be won in this scene
                 stream.has_won(gain)
         if verdict.admitted:
-            stream.candidate_quality, stream.refusals = new, 0
+            stream.candidate_quality, stream.refusals = stream.quality if new is None else new, 0
             self._out.append(
                 SwapModel(
                     stream=stream.id, version=event.candidate, quality=new, reason="better on labels of its window",
@@ -991,7 +1088,6 @@ class BoxEngine:
             stream.alone = self.state.window
         self._reject(stream, stream.note)
         stream.done = True
-        self._plan(event.at_s)
 
     def _verdict(self, stream: StreamState, event: GateDone) -> admission.Verdict:
         return admission.judge(
@@ -1027,6 +1123,7 @@ class BoxEngine:
             kind = "gate" if stream.gating == event.job else "retraining"
             stream.note = f"{kind} failed: {event.code}"
             self._note(stream.id, f"{kind}-failed", event.text or event.code)
+            stream.pool = ""
             stream.running, stream.gating, stream.done = None, None, True
             if stream.candidate:
                 self._reject(stream, stream.note)
@@ -1042,6 +1139,9 @@ class BoxEngine:
             self._profile(stream)
         elif task.kind == "profile":
             self._disband(stream)
+        elif task.kind == "lesson":
+            for other in (self.state.streams[id] for id in task.members if id in self.state.streams):
+                other.awaits, other.done, other.note = False, True, f"the lesson with others failed: {event.code}"
         elif task.kind == "reprofile":
             self._profiled_anew(task)  # said again when it is still old in a while
         self._next_prep(event.at_s)
@@ -1052,6 +1152,8 @@ class BoxEngine:
             return
         stream.offered = tuple(v for v in stream.offered if v != event.version)
         old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
+        shared = stream.swapping == "retrained" and stream.judged is not None and stream.judged.members
+        stream.taught_in = stream.judged.job if shared and stream.judged is not None else ""
         stream.candidate, stream.learned, stream.reference = None, self.state.lesson(stream), None
         stream.held_out = self.config.gate_frames
         if stream.swapping in ("reuse", "rollback"):
@@ -1371,7 +1473,7 @@ class BoxEngine:
                 self._out.append(CancelJob(job=job, stream=stream.id))
                 stream.note = reason
         self._reject(stream, reason)
-        stream.running, stream.gating = None, None
+        stream.running, stream.gating, stream.pool, stream.seen = None, None, "", None
 
     def _cancel_all(self) -> None:
         for stream in self.state.ordered():
@@ -1430,6 +1532,13 @@ def _split_share(leader: StreamState, judges: list[StreamState]) -> None:
     for number, stream in enumerate(judges):
         stream.train_pct = share_pct / parts
         stream.gpu_pct = tuple((gpu, pct // parts + (number < pct % parts)) for gpu, pct in gpu_pct)
+
+
+def _seen(event: GateDone) -> together.Seen:
+    old, new, gain = _number(event.serving_quality), _number(event.candidate_quality), _number(event.gain)
+    if gain is None and old is not None and new is not None:
+        gain = new - old
+    return together.Seen(serving=old, candidate=new, gain=gain, gain_sd=event.gain_sd, frames=event.frames)
 
 
 def _refusal(serving: float | None, candidate: float | None, verdict: admission.Verdict) -> str:

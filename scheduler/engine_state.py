@@ -11,6 +11,7 @@ from scheduler.answers import Answers, lost_frac
 from scheduler.codec import register
 from scheduler.commands import SwapKind
 from scheduler.drift import DriftConfig
+from scheduler.events import GateDone
 from scheduler.pricing import ChangePrice
 from scheduler.reuse import Left
 from scheduler.scenes import Scenes
@@ -39,7 +40,7 @@ OVERLAP_UNTIL_FRAC = 0.9
 MAX_GAINS = 8
 
 Phase = Literal["idle", "prepare", "planned", "stopped"]
-PrepKind = Literal["glance", "sample", "choose", "reference", "look", "label", "probe", "profile", "reprofile"]
+PrepKind = Literal["glance", "sample", "choose", "reference", "look", "label", "probe", "profile", "lesson", "reprofile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,8 @@ class EngineConfig:
     decided with.
     learn_now: a camera that turns to a scene which it does not know, or is new, learns from the window in progress (where it is
     `overlap`), not from the one before; False is what journals without it were decided with.
+    together: cameras with one model share one lesson a window, where it is `overlap` (`scheduler.together`, `scheduler.lessons`); what
+    they learn is not put off for drift then, so all are examined in full.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     say_lag: a lag goal of a recording that is missed is said, as quality goals are; False is what journals without it were decided with.
@@ -182,6 +185,7 @@ class EngineConfig:
     reuse_nearest: int = 3
     glance: bool = False
     learn_now: bool = False
+    together: bool = False
     group: bool = False
     group_distance: float = 0.3
     group_max: int = 4
@@ -326,6 +330,7 @@ class StreamState:
     signature: Signature | None = None
     scene: Signature | None = None  # of the newest window that was glanced at
     scenes: Scenes = Scenes()
+    taught_in: str = ""  # the lesson with others whose model it serves, "": none
     delivered: str = ""  # the version that it came with
     drift: Drift | None = None
     turned: bool = False  # to another scene, in this window
@@ -336,6 +341,9 @@ class StreamState:
     swapping: SwapKind = "retrained"  # why `candidate` is to serve
     probed: float | None = None  # what a probe measured of `candidate`
     refused: bool = False  # the gate measured its retraining and kept the old model
+    awaits: bool = False  # its labels are there, and it waits for the lesson with others
+    pool: str = ""  # the lesson whose model it and others judge now
+    seen: GateDone | None = None  # what its gate saw, while others still judge
     fallen: bool = False  # labels say that its model is worth much less than was believed
     leader: str | None = None  # whose retraining it shares
     followers: tuple[str, ...] = ()
@@ -438,13 +446,14 @@ class StreamState:
         self.look, self.signature, self.drift, self.turned, self.lesson = None, None, None, False, None
         self.full, self.examined, self.swapping, self.probed = True, False, "retrained", None
         self.leader, self.followers, self.remark, self.reused, self.refused = None, (), "", None, False
-        self.fallen = False
+        self.fallen, self.awaits, self.pool, self.seen = False, False, "", None
 
 
 @dataclass(kw_only=True)
 class Prep:
     """A task of preparation waiting for, or running on, the preparation share. window: which it is about; frames: to look at or to
-    label; candidates: versions to probe; query: whose knobs are to be profiled, "": the stream's own."""
+    label; candidates: versions to probe; query: whose knobs are to be profiled, "": the stream's own; members,
+    config: of a lesson, who learns and by which retraining (`stream` leads)."""
 
     job: str
     stream: str
@@ -453,6 +462,8 @@ class Prep:
     frames: int = 0
     candidates: tuple[str, ...] = ()
     query: str = ""
+    members: tuple[str, ...] = ()
+    config: str = ""
     started_s: float = 0.0  # of the part whose promise is not counted yet
     share_pct: float = 0.0
     promised_gpu_s: float = 0.0

@@ -35,6 +35,8 @@ ENOUGH = 2
 LASTS_WINDOWS = 12
 #: So many epochs win half of what endless ones would, of a first retraining and of a later one.
 HALF_EPOCHS, HALF_EPOCHS_LATER = 2.0, 4.0
+#: ... and of one that cameras share (`scheduler.together`): many scenes take longer to learn than one.
+HALF_TOGETHER, HALF_TOGETHER_LATER = 5.0, 10.0
 #: Of a model's layers, from which on training more of them wins nothing more.
 HALF_OF_LAYERS = 0.5
 #: What epochs say counts as much as so many profiles: without regard to layers, and with it.
@@ -68,9 +70,10 @@ def by_epochs(configs: Sequence[RetrainConfig]) -> Prior:
     return Prior(parts={c.name: c.epochs / (c.epochs + HALF_EPOCHS) for c in configs}, weight=PRIOR_WEIGHT)
 
 
-def by_layers(configs: Sequence[RetrainConfig], *, later: bool) -> Prior:
-    """What epochs and the layers that they train say. later: of a camera that has learned."""
-    half = HALF_EPOCHS_LATER if later else HALF_EPOCHS
+def by_layers(configs: Sequence[RetrainConfig], *, later: bool, together: bool = False) -> Prior:
+    """What epochs and the layers that they train say. later: of a camera that has learned; together: of a lesson that cameras share."""
+    first, then = (HALF_TOGETHER, HALF_TOGETHER_LATER) if together else (HALF_EPOCHS, HALF_EPOCHS_LATER)
+    half = then if later else first
     worth = {c.name: c.epochs * math.sqrt(min(1.0, c.layers_frac / HALF_OF_LAYERS)) for c in configs}
     return Prior(parts={name: epochs / (epochs + half) for name, epochs in worth.items()}, weight=LAYERED_WEIGHT)
 
@@ -92,6 +95,11 @@ def options(
         )
         for name, part in parts.items()
     )  # fmt: skip
+
+
+def label_gpu_s(known: Sequence[Profiled]) -> dict[str, float]:
+    """What a retraining by each configuration costs for one label that teaches, the mean over profiles; empty where there is none."""
+    return {name: _mean_cost(known, name) for name in _names(known)}
 
 
 def _names(known: Sequence[Profiled]) -> list[str]:

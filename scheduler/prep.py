@@ -18,20 +18,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import admission, drift, glance, grouping, prep_share, reuse, turns
+from scheduler import admission, drift, glance, grouping, prep_share, reuse, together, turns
 from scheduler import pooled as pooling
 from scheduler.answers import SUSPECT
-from scheduler.commands import Command, StartLabelling, StartLook, StartProbe, StartProfiling, StartReprofiling
+from scheduler.commands import (
+    Command,
+    StartLabelling,
+    StartLook,
+    StartProbe,
+    StartProfiling,
+    StartReprofiling,
+    StartRetraining,
+)
 from scheduler.ekya import microprofile
 from scheduler.engine_state import BoxState, EngineConfig, Prep, PrepKind, StreamState
 from scheduler.registry import Needs
 from scheduler.types import RetrainConfig
 
-ORDER: tuple[PrepKind, ...] = ("choose", "sample", "glance", "reference", "look", "label", "probe", "profile", "reprofile")
+ORDER: tuple[PrepKind, ...] = (
+    "choose",
+    "sample",
+    "glance",
+    "reference",
+    "look",
+    "label",
+    "probe",
+    "profile",
+    "lesson",
+    "reprofile",
+)
 
 
 #: Of the time left, what re-profiling may spend on its search; the rest is for the golden labels that it needs.
 REPROFILE_FRAC = 0.5
+#: What a gate by labels that are there costs a camera, in golden labels.
+GATE_LABELS = 0.5
 
 
 def chooses(needs: Needs) -> bool:
@@ -193,12 +214,13 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
 
 def _to_label(state: BoxState, config: EngineConfig, at_s: float) -> list[StreamState]:
     """Who may have a turn that begins now: not who had one, gave it up for a scene that is back, or has its lesson still to come."""
+    waiting = [s for s in _learning(state) if not (s.taught_in and s.learned == state.lesson(s))]  # what that taught is learned
     if not config.learns_now:  # turns are chosen once in a window
-        return _learning(state)
+        return waiting
     early = at_s < glance.lessons_from_s(state)
     return [
         s
-        for s in _learning(state)
+        for s in waiting
         if s.measured is None and s.traits is None and s.id != state.at_work()
         and not (s.turned and s.done) and not (early and s.lesson is not None)
     ]  # fmt: skip
@@ -211,6 +233,12 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
     waited = turns.MEASURED_GAIN * (1 + stream.waited)
     if not stream.full:
         return turns.Turn(id=stream.id, gain=waited, label_gpu_s=state.golden_gpu_s, fixed_gpu_s=0.0, least=most, most=most)
+    if pool := pool_of(stream, state, config, needs):
+        return turns.Turn(
+            id=stream.id, gain=max(waited, expected_gain(stream, state, config)), pool=pool,
+            label_gpu_s=state.golden_gpu_s + _taught_gpu_s(stream, state, config, needs) * (1 - 1 / together.JUDGED_OF),
+            fixed_gpu_s=GATE_LABELS * state.golden_gpu_s, least=most if stream.offered else min(together.LEAST_LABELS, most), most=most,
+        )  # fmt: skip
     return turns.Turn(
         id=stream.id, gain=max(waited, expected_gain(stream, state, config)),
         label_gpu_s=state.golden_gpu_s + _train_gpu_s(stream, config) / max(1, config.label_frames),
@@ -218,6 +246,27 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
         least=most if stream.offered else min(least, most), most=most,
         holdout_frac=config.holdout_frac if config.count_taught else None,
     )  # fmt: skip
+
+
+def pool_of(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> str:
+    """With whom a camera learns in this window (`scheduler.together`): one architecture, one list of retrainings, labels of the same
+    window. "": alone, as where too few are like it, where turns are not planned, or where nobody chooses who learns."""
+    if not (config.together and config.overlaps and chooses(needs) and stream.learns):
+        return ""
+    key = lesson_key(stream, state, config)
+    alike = sum(key == lesson_key(s, state, config) for s in _learning(state))
+    return key if alike >= together.ENOUGH else ""
+
+
+def lesson_key(stream: StreamState, state: BoxState, config: EngineConfig) -> str:
+    """The same for cameras that can learn together."""
+    return f"{stream.arch}|{config_list(stream, config)}|{state.lesson(stream)}"
+
+
+def _taught_gpu_s(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> float:
+    """What learning from one label takes by the dearest of its retrainings; as much as the label itself where nobody knows."""
+    costs = pooling.label_gpu_s(known_profiles(stream, state, config, needs))
+    return max(costs.values(), default=state.golden_gpu_s)
 
 
 def expected_gain(stream: StreamState, state: BoxState, config: EngineConfig) -> float:
@@ -367,16 +416,21 @@ def recalls(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
 def pooled(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> list[pooling.Profiled]:
     """The profiles that tell what this camera's retrainings are worth; none where there are too few, or each camera has its own: where
     all do one step together (not `overlaps`) they are profiled together, and what promises nothing is settled by that."""
-    if not config.profile_pool or not config.overlaps or not chooses(needs):
+    known = known_profiles(stream, state, config, needs) if config.profile_pool else []
+    return known if len(known) >= max(1, config.profile_pool) else []
+
+
+def known_profiles(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> list[pooling.Profiled]:
+    """Profiles, not too old, of cameras with its model and its list of retrainings; its own is among them."""
+    if not config.overlaps or not chooses(needs):
         return []
     names = {c.name for c in config_list(stream, config)}
-    known = [
+    return [
         pooling.Profiled(options=s.profiles[-1], start=s.profiled_from, taught=s.profiled_on)
         for s in state.ordered()
         if s.profiles and s.profiled_in is not None and s.arch == stream.arch and state.window - s.profiled_in < pooling.LASTS_WINDOWS
         and {o.name for o in s.profiles[-1]} <= names
     ]  # fmt: skip
-    return known if len(known) >= config.profile_pool else []
 
 
 def profile_of(stream: StreamState, state: BoxState) -> Prep:
@@ -452,10 +506,18 @@ def start(task: Prep, state: BoxState, config: EngineConfig, needs: Needs, at_s:
     if task.kind in ("glance", "reference", "look"):
         return StartLook(job=task.job, stream=task.stream, window=task.window, version=version, frames=task.frames)
     if task.kind in ("sample", "label"):
+        pool = pool_of(state.streams[task.stream], state, config, needs)
         return StartLabelling(
             job=task.job, stream=task.stream, window=task.window, frames=task.frames,
             holdout_frac=config.holdout_frac if task.kind == "label" else 1.0,
             version=version, remote=needs.remote,
+            judges=together.judges(task.frames) if task.kind == "label" and pool else None,
+        )  # fmt: skip
+    if task.kind == "lesson":
+        chosen = next(c for c in config_list(state.streams[task.stream], config) if c.name == task.config)
+        return StartRetraining(
+            job=task.job, stream=task.stream, window=task.window, version=version, config=chosen,
+            members=task.members if len(task.members) > 1 else (),
         )  # fmt: skip
     if task.kind in ("choose", "probe"):
         return StartProbe(

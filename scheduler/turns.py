@@ -12,7 +12,10 @@ inference has c (`scheduler.prep_share`), the choice is the share p, the labels 
 g(n): what n labels win of what all that are wanted win, n / (n + HALF_LABELS) in proportion (docs/retraining.md: where there was much to
 win a quarter of the data won all of it, where there was little a third); with `EngineConfig.count_taught` only those count that teach:
 of eight labels four do, of twelve eight, since a small sample holds half of its labels out. So one camera with much to win has its
-turn with few labels where four of them would have had none, and cameras whose gain is not worth the inference that it costs wait. Pure.
+turn with few labels where four of them would have had none, and cameras whose gain is not worth the inference that it costs wait.
+
+Where cameras learn together (`scheduler.together`) a pool of them has one turn, all of it or none: f is when the lesson of all of them
+ends, and all win then. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler import admission
+from scheduler import admission, together
 from scheduler.prep_share import LATER_WINDOWS, Watched, shown_quality
 from scheduler.split import label_split
 
@@ -52,7 +55,7 @@ MEASURED_GAIN = 0.004
 class Turn:
     """What a camera's learning takes and promises. gain: with `most` labels, 0-1; label_gpu_s: of one label and learning from it;
     fixed_gpu_s: of all the rest (profile, gate); holdout_frac: part of the labels that judge and teach nothing (`scheduler.split`),
-    None: all of them count."""
+    None: all of them count. pool: of cameras that learn together (`scheduler.together`), "": it learns alone."""
 
     id: str
     gain: float
@@ -61,6 +64,7 @@ class Turn:
     least: int
     most: int
     holdout_frac: float | None = None
+    pool: str = ""
 
     def frames(self, wanted: int) -> int:
         return min(self.most, max(self.least, wanted))
@@ -72,6 +76,8 @@ class Turn:
         return self.gain * self._won(self.frames(wanted)) / max(self._won(self.most), 1e-9)
 
     def _won(self, labels: int) -> float:
+        if self.pool:
+            return part_won(labels - together.judges(labels), half=HALF_TAUGHT)
         if self.holdout_frac is None:
             return part_won(labels)
         return part_won(label_split(labels, self.holdout_frac)[0], half=HALF_TAUGHT)
@@ -173,10 +179,11 @@ def _best(
         rate = share_pct / 100 * speed_frac
         lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct)) / left_s
         for wanted, order in orders:
-            value, count, ends_s = _best_count(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)
+            best_of = _best_pools if any(turn.pool for turn in order) else _best_count
+            value, taken, ends_s = best_of(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)
             if value > best_value + 1e-9:
                 best_value = value
-                frames = tuple((turn.id, turn.frames(wanted)) for turn in order[:count])
+                frames = tuple((turn.id, turn.frames(wanted)) for turn in taken)
                 best = Chosen(share_pct=share_pct, frames=frames, ends_s=ends_s)
     return best
 
@@ -192,7 +199,7 @@ def _in_order(turns: Sequence[Turn], wanted: int) -> list[Turn]:
 
 def _best_count(
     order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, *, left_s: float, most_s: float
-) -> tuple[float, int, float]:
+) -> tuple[float, Sequence[Turn], float]:
     """(value, turns, seconds) of the best number of turns from the front. One that does not end in time is left out, with all behind it:
     who comes next is cheaper by chance only."""
     best, gained, ends_s = (0.0, 0, 0.0), 0.0, 0.0
@@ -204,4 +211,23 @@ def _best_count(
         value = gained - lost_per_s * ends_s
         if value > best[0] + 1e-12:
             best = (value, number, ends_s)
-    return best
+    value, count, ends_s = best
+    return value, order[:count], ends_s
+
+
+def _best_pools(
+    order: Sequence[Turn], wanted: int, rate: float, lost_per_s: float, *, left_s: float, most_s: float
+) -> tuple[float, Sequence[Turn], float]:
+    """The same where cameras learn together: pools follow each other, each as a whole, and what it wins it wins when it ends."""
+    pools: dict[str, list[Turn]] = {}
+    for turn in order:
+        pools.setdefault(turn.pool or turn.id, []).append(turn)
+    value, begins_s = 0.0, 0.0
+    taken: list[Turn] = []
+    for members in pools.values():
+        ends_s = begins_s + sum(turn.gpu_s(wanted) for turn in members) / max(rate, 1e-9)
+        gained = sum(turn.gain_of(wanted) for turn in members)
+        worth = gained * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS) - lost_per_s * (ends_s - begins_s)
+        if ends_s <= most_s and worth > 1e-12:
+            value, begins_s, taken = value + worth, ends_s, [*taken, *members]
+    return value, taken, begins_s

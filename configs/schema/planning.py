@@ -175,6 +175,11 @@ class ReuseSection(Section):
         text="Look at the window in progress too, soon after it has begun: what was known of a scene that comes back holds again, and "
         "its model serves at once; a scene that is new is learned from this window.",
     )
+    together: bool = setting(
+        False,
+        text="Cameras with the same model and retrainings share one lesson a window: it learns from the labels of all of them, and each "
+        "takes the result unless its own labels speak against it (docs/reuse.md).",
+    )
     group: bool = setting(
         False,
         text="Cameras with the same model that drifted alike in the same window share one retraining; each judges the result.",

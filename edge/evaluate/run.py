@@ -203,7 +203,7 @@ def result_json(results: Sequence[PolicyResult], studio: Studio) -> dict[str, An
             "gpu_speed": options.gpu_speed, "label_frames": options.candidates, "judged_frames": options.judged,
             "seed": options.seed, "iou_min": options.scoring.iou_min, "score_min": options.scoring.score_min,
             "golden_score_min": options.scoring.golden_score_min, "drift": options.engine.drift,
-            "reuse": options.engine.reuse, "group": options.engine.group,
+            "reuse": options.engine.reuse, "group": options.engine.group, "together": options.engine.together,
         },
         "undisturbed": {
             s: round(float(np.mean([studio.window_f1(s, w, studio.base_version) for w in range(1, options.windows)])), 4)

@@ -79,7 +79,7 @@ class EvaluateOptions:
     golden_runtime: str = TORCH
 
     def switched(self, **switches: bool | None) -> EvaluateOptions:
-        """With these switches of the engine (drift, reuse, group) set; None leaves one as it is."""
+        """With these switches of the engine (drift, reuse, group, together) set; None leaves one as it is."""
         given = {name: value for name, value in switches.items() if value is not None}
         return replace(self, engine=replace(self.engine, **given))  # type: ignore[arg-type]
 

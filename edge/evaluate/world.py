@@ -333,7 +333,9 @@ class EvaluateWorld:
         costs = self._studio.costs
         self.samples.set_time(begun_s, command.window)
         golden_gpu_s = costs.golden_gpu_s * self._options.labelling.views
-        train, judged = jobs.frames_to_label(self.samples, command.stream, command.window, command.frames, command.holdout_frac)
+        train, judged = jobs.frames_to_label(
+            self.samples, command.stream, command.window, command.frames, command.holdout_frac, command.judges
+        )
         new = sum(self.samples.split(ref) is None for ref in [*train, *judged])
         cost = new * golden_gpu_s + len(judged) * costs.infer_gpu_s
 
@@ -344,7 +346,7 @@ class EvaluateWorld:
                     self.samples, self._remembered(command.stream), self._remembered(command.stream, command.version),
                     stream=command.stream, window=command.window, frames=command.frames,
                     holdout_frac=command.holdout_frac, scoring=self._options.scoring, task=self._studio.task,
-                    labelling=self._options.labelling,
+                    labelling=self._options.labelling, judges=command.judges,
                 )
             )  # fmt: skip
             key = (command.stream, command.window + 1)
@@ -515,6 +517,7 @@ class EvaluateWorld:
                     self._remembered(command.stream, command.candidate), stream=command.stream, window=command.window,
                     frames=command.frames, scoring=self._options.scoring, holdout_frac=command.holdout_frac,
                     labelling=self._options.labelling, task=self._studio.task, older=command.older, known=command.known,
+                    least=command.least,
                 )
             )  # fmt: skip
             self.record.gates.append(

@@ -25,9 +25,7 @@ from models.evaluate import MatchCounts, gain_sd
 from models.golden import PLAIN, Labelling
 from models.tasks.base import Task
 from models.tasks.detection import DETECTION
-
-#: On fewer frames that are labelled already nothing is decided.
-MIN_KNOWN = 4
+from scheduler.admission import MIN_KNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +88,14 @@ def gate_steps(
     samples: Samples, golden: Detector, serving: Detector, candidate: Detector, *, stream: str, window: int, frames: int,
     scoring: Scoring, holdout_frac: float = 1.0, task: Task = DETECTION, yield_point: YieldPoint = no_yield,
     labelling: Labelling = PLAIN, timer: Callable[[], float] = lambda: 0.0, older: bool = True, known: bool = False,
+    least: int = MIN_KNOWN,
 ) -> Steps[GateResult]:  # fmt: skip
     """Measures both models on the same held-out golden labels: newest first, those of the window in progress, filled up to `frames`
     with those that the last window's labelling made (a gate that comes early has seen little of its own window; where the last one
     showed another scene, `older` False, those say nothing). Only frames of the held-out pool are used (of the window in progress any,
     with `holdout_frac` 1), and they stay held out, so that the next window does not train on what judged this one.
 
-    known: nothing is labelled, and only frames whose labels are there already judge (`known_refs`); on fewer than MIN_KNOWN nobody can
+    known: nothing is labelled, and only frames whose labels are there already judge (`known_refs`); on fewer than `least` nobody can
     say what the candidate is worth.
 
     Nobody can say what the candidate is worth (candidate_quality None) when its weights are not numbers, or no frame holds an object."""
@@ -106,7 +105,7 @@ def gate_steps(
         yield_point=yield_point, timer=timer,
     )  # fmt: skip
     old = yield from quality_steps(samples, task, serving, refs, scoring, yield_point)
-    if not (is_sound(candidate) and tells(samples, refs)) or (known and len(refs) < MIN_KNOWN):
+    if not (is_sound(candidate) and tells(samples, refs)) or (known and len(refs) < least):
         return GateResult(
             serving_quality=quality_of(old), candidate_quality=None, frames=len(old), newest=len(old),
             serving_error=error_of_quality(old),

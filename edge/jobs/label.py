@@ -65,14 +65,18 @@ class GoldenWork:
 
 
 def frames_to_label(
-    samples: Samples, stream: str, window: int, frames: int, holdout_frac: float
+    samples: Samples, stream: str, window: int, frames: int, holdout_frac: float, judges: int | None = None
 ) -> tuple[list[SampleRef], list[SampleRef]]:
     """(train, holdout): the frames of a window that are used, up to `frames`, labelled already or not, each in time order. Those that
-    a person labelled are all among them, also when they are more; those that a person took out never are."""
+    a person labelled are all among them, also when they are more; those that a person took out never are. judges: so many are held
+    out; None: by holdout_frac (`label_split`)."""
     train, holdout = (
         [ref for ref in refs if not _taken_out(samples, ref)] for refs in pools(samples, stream, window, holdout_frac)
     )
     n_train, n_holdout = label_split(min(frames, len(train) + len(holdout)), holdout_frac)
+    if judges is not None:
+        n_holdout = min(judges, n_train + n_holdout)
+        n_train = min(frames, len(train) + len(holdout)) - n_holdout
     # A short window's pool may hold fewer: frames that have never been labelled have taught nothing yet and may judge.
     lent = spread([ref for ref in train if samples.split(ref) is None], n_holdout - len(holdout))
     names = {ref.name for ref in lent}
@@ -149,10 +153,10 @@ def _keep(samples: Samples, ref: SampleRef, labels: Detections, **marks: object)
 def label_steps(
     samples: Samples, golden: Detector, serving: Detector, *, stream: str, window: int, frames: int, holdout_frac: float,
     scoring: Scoring, task: Task = DETECTION, yield_point: YieldPoint = no_yield, labelling: Labelling = PLAIN,
-    timer: Callable[[], float] = lambda: 0.0,
+    timer: Callable[[], float] = lambda: 0.0, judges: int | None = None,
 ) -> Steps[LabelResult]:  # fmt: skip
     """Golden labels for a spread of a window's frames, then the serving model's quality on the held-out ones."""
-    train, holdout = frames_to_label(samples, stream, window, frames, holdout_frac)
+    train, holdout = frames_to_label(samples, stream, window, frames, holdout_frac, judges)
     chosen = [(ref, "train") for ref in train] + [(ref, "holdout") for ref in holdout]
     work = yield from golden_label_steps(
         samples, golden, chosen, scoring=scoring, task=task, labelling=labelling, yield_point=yield_point, timer=timer

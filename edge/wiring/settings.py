@@ -52,7 +52,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         look_frames=config.scheduler.drift.look_frames, drift_drop=config.scheduler.drift.drop,
         drift_config=DriftConfig(alpha=config.scheduler.drift.false_alarms), reuse=config.scheduler.reuse.enabled,
         reuse_nearest=config.scheduler.reuse.nearest, glance=config.scheduler.reuse.glance,
-        learn_now=config.scheduler.reuse.glance, group=config.scheduler.reuse.group,
+        learn_now=config.scheduler.reuse.glance, together=config.scheduler.reuse.together, group=config.scheduler.reuse.group,
         group_distance=config.scheduler.reuse.group_distance, group_max=config.scheduler.reuse.group_cameras,
         knob_loop=config.scheduler.knobs == "seconds",
         knob_rules=replace(EngineConfig.knob_rules, objective=config.scheduler.knob_objective), say_lag=True,

@@ -54,3 +54,28 @@ def test_two_cameras_share_a_retraining_and_each_keeps_a_version_of_its_own(tmp_
         refused = model.state is ModelState.REJECTED and "few frames do not prove" in model.reason
         assert refused or model.state in (ModelState.SERVING, ModelState.RETIRED)
     assert len({m.version.sha256 for m in models.values()}) <= 2
+
+
+def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_path: Path) -> None:
+    cameras = dict.fromkeys("abcd", "fake")
+    config = replace(
+        LEARNS,
+        together=True,
+        overlap=True,
+        prep_auto=True,
+        policy="lookahead",
+        gate_known=True,
+        window_s=12.0,
+        first_window_s=6.0,
+    )
+    with LiveBox(tmp_path / "data", cameras, config=config) as box:
+        box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
+        made = dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
+        assert set(made) == set(cameras)
+        box.wait(
+            lambda: {e.stream for e in box.seen(ev.GateDone) if e.candidate in made.values()} == set(cameras), "all judge it"
+        )
+        box.wait(lambda: any(e.version in made.values() for e in box.seen(ev.SwapDone)), "somebody serves it")
+        assert box.replayed().exact
+        models = {camera: box.store.model(version) for camera, version in made.items()}
+    assert {(m.version.stream, m.version.parent) for m in models.values()} == {(c, f"{c}-000001") for c in cameras}

@@ -83,6 +83,21 @@ def test_cameras_that_see_the_same_share_a_retraining(videos: list[Path]) -> Non
     assert any("shares the retraining" in reason for plan in shared["plans"] for reason in plan["reasons"])
 
 
+@pytest.mark.slow
+def test_cameras_with_one_model_learn_together_the_same_in_every_run(videos: list[Path], tmp_path: Path) -> None:
+    together = replace(LEARNS, windows=3).switched(together=True)
+    together = replace(together, engine=replace(together.engine, overlap=True, prep_auto=True, gate_known=True))
+    told = answer([*videos, videos[0]], together, Memo(tmp_path))
+    (lesson, *_) = told["trainings"]
+    gates = [g for g in told["gates"] if g["window"] == lesson["window"]]
+    assert len(gates) == 4
+    assert {g["candidate"] for g in gates} == {gates[0]["candidate"]}, "one model, judged by each"
+    assert told["gpu_s_by_kind"]["train"] > 0
+    again = answer([*videos, videos[0]], together, Memo(tmp_path))
+    assert again["work"].trainings == 0
+    assert {k: v for k, v in told.items() if k != "work"} == {k: v for k, v in again.items() if k != "work"}
+
+
 def test_switches_leave_what_is_not_named() -> None:
     on = EvaluateOptions().switched(drift=True, group=None)
     assert (on.engine.drift, on.engine.reuse, on.engine.group) == (True, False, False)

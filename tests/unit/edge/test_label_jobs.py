@@ -69,10 +69,11 @@ def test_a_split_adds_up_and_never_starves_either_side(frames: int, frac: float)
 @settings(max_examples=60)
 @given(
     sampled=st.integers(0, 40), frames=st.integers(0, 50), frac=st.floats(0.1, 0.9),
+    judges=st.none() | st.integers(0, 12),
     persons=st.sets(st.integers(0, 39)), ignored=st.sets(st.integers(0, 39)), golden=st.sets(st.integers(0, 39)),
 )  # fmt: skip
 def test_the_frames_of_a_window_are_chosen_once_persons_first_and_within_the_budget(
-    sampled: int, frames: int, frac: float, persons: set[int], ignored: set[int], golden: set[int]
+    sampled: int, frames: int, frac: float, judges: int | None, persons: set[int], ignored: set[int], golden: set[int]
 ) -> None:
     samples = MemorySamples({("a", 0): sampled})
     refs = samples.sampled("a", 0)
@@ -84,7 +85,7 @@ def test_the_frames_of_a_window_are_chosen_once_persons_first_and_within_the_bud
             samples.correct(ref, Detections.empty(), split=split)
         elif n in golden:
             samples.label(ref, Detections.empty(), golden="g", split=split)
-    train, holdout = frames_to_label(samples, "a", 0, frames, frac)
+    train, holdout = frames_to_label(samples, "a", 0, frames, frac, judges)
     names = [ref.name for ref in [*train, *holdout]]
     mine = {refs[n].name for n in persons - ignored if n < sampled}
     assert len(names) == len(set(names))
@@ -95,6 +96,13 @@ def test_the_frames_of_a_window_are_chosen_once_persons_first_and_within_the_bud
     for part, split in ((train, "train"), (holdout, "holdout")):
         assert [r.number for r in part] == sorted(r.number for r in part)  # type: ignore[attr-defined]
         assert all(samples.split(ref) in (None, split) for ref in part), "nothing that is labelled changes sides"
+
+
+@pytest.mark.parametrize(("judges", "expected"), [(None, (8, 4)), (1, (11, 1)), (0, (12, 0)), (20, (0, 12))])
+def test_how_many_judge_can_be_said(judges: int | None, expected: tuple[int, int]) -> None:
+    """Of twelve; twenty are more than there are."""
+    train, holdout = frames_to_label(MemorySamples({("a", 0): 30}), "a", 0, 12, 0.4, judges)
+    assert (len(train), len(holdout)) == expected
 
 
 @pytest.mark.parametrize("frames", [2, 4, 8, 12])

@@ -174,6 +174,20 @@ def test_few_known_labels_decide_nothing(frames: int, older: bool) -> None:
     assert len(jobs.known_refs(samples, "a", 1, frames, older)) == (3 if older else 0)
 
 
+@pytest.mark.parametrize("least", [1, 3, 4])
+def test_where_others_judge_with_it_one_known_frame_may_speak(least: int) -> None:
+    samples = MemorySamples({("a", 0): 20, ("a", 1): 10})
+    label(samples, FakeDetector(skill=0.3))
+    result = jobs.run_at_once(
+        jobs.gate_steps(
+            samples, GOLDEN, FakeDetector(skill=0.3), FakeDetector(skill=0.9), stream="a", window=1, frames=3, scoring=SCORING,
+            known=True, least=least,
+        )
+    )  # fmt: skip
+    assert (result.candidate_quality is None) == (least > 3)
+    assert result.frames == 3
+
+
 def test_a_gate_without_frames_judges_nothing() -> None:
     result = jobs.run_at_once(
         jobs.gate_steps(

@@ -75,6 +75,20 @@ def test_layers_count_and_a_camera_that_has_learned_wins_less_by_few_epochs() ->
     assert first.parts["head"] < first.parts["short"]
 
 
+def test_a_lesson_that_cameras_share_takes_more_epochs() -> None:
+    """15/20 and 5/10 of a first one, 15/25 and 5/15 of later ones."""
+    first, later = (pooled.by_layers(CONFIGS, later=late, together=True).parts for late in (False, True))
+    assert (first["long"], first["short"]) == pytest.approx((0.75, 0.5))
+    assert (later["long"], later["short"]) == pytest.approx((0.6, 1 / 3))
+
+
+def test_what_a_label_costs_to_learn_from_is_the_mean_of_the_profiles() -> None:
+    dearer = Profiled(options=(replace(SHORT, cost_gpu_s=4.0),), start=0.5, taught=2)
+    cheap = Profiled(options=(replace(SHORT, cost_gpu_s=4.0), replace(LONG, cost_gpu_s=12.0)), start=0.5, taught=4)
+    assert pooled.label_gpu_s([dearer, cheap]) == {"short": pytest.approx(1.5), "long": pytest.approx(3.0)}
+    assert pooled.label_gpu_s([]) == {}
+
+
 def test_training_more_than_half_of_the_layers_wins_nothing_more() -> None:
     half, all_of_them = replace(CONFIGS[1], name="half"), replace(CONFIGS[1], name="all", layers_frac=1.0)
     parts = pooled.by_layers([half, all_of_them], later=False).parts

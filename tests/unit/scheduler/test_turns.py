@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler import prep
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
-from scheduler.prep_share import LATER_WINDOWS, Watched
+from scheduler.prep_share import LATER_WINDOWS, Watched, shown_quality
 from scheduler.registry import Needs
 from scheduler.turns import (
     FIRST_FRAC,
@@ -348,3 +348,50 @@ def test_a_box_counts_what_teaches_where_it_is_told_to() -> None:
 
     assert labels(taught=False) == [8] * 5
     assert labels(taught=True) == [14] * 4
+
+
+# --- cameras that learn together ----------------------------------------------------------------------------------------------
+
+
+def pooled(*gains: float, label: float = 1.0, fixed: float = 1.0) -> list[Turn]:
+    turns = [turn(f"p{n}", gain, label=label, fixed=fixed, least=5) for n, gain in enumerate(gains)]
+    return [replace(t, pool="net") for t in turns]
+
+
+def test_a_pool_has_one_turn_all_of_it_or_none() -> None:
+    assert {id for id, _ in chosen(pooled(0.3, 0.2, 0.001)).frames} == {"p0", "p1", "p2"}
+    assert not chosen(pooled(0.3, 0.2, 0.001, label=100.0), tries=True).frames
+
+
+def test_who_learns_alone_is_served_beside_a_pool() -> None:
+    alone = turn("z", 0.3, fixed=1.0, least=5)
+    assert {id for id, _ in chosen([*pooled(0.2, 0.2), alone]).frames} == {"p0", "p1", "z"}
+    assert {id for id, _ in chosen([*pooled(0.2, 0.2, label=100.0), alone]).frames} == {"z"}
+
+
+def test_what_a_pool_wins_it_wins_when_its_last_label_is_learned_from() -> None:
+    """Two cameras with 20 labels at 1 GPU-s: 44 s at 90 %, where the first of two single turns would have ended after 22."""
+    members, watched = [replace(t, least=20) for t in pooled(0.2, 0.2, fixed=0.0)], [Watched(quality=0.5, knobs=EASY)]
+
+    def by(most_s: float) -> Chosen:
+        return choose(members, watched, left_s=200, most_s=most_s, capacity_pct=100, shares_pct=[90.0], tries=True)
+
+    assert by(200.0).ends_s == pytest.approx(40 / 0.9)
+    assert not by(40 / 0.9 - 1e-6).frames
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=6), st.floats(0.1, 4), st.floats(1, 400))
+def test_the_choice_for_one_pool_is_the_best_of_all_that_may_be_done(gains: list[float], label: float, most_s: float) -> None:
+    members = pooled(*gains, label=label)
+    watched = [Watched(quality=0.5, knobs=STEEP)] * len(members)
+    found = choose(members, watched, left_s=200.0, most_s=most_s, capacity_pct=100, shares_pct=SHARES)
+
+    def value(share_pct: float, labels: int) -> float:
+        ends_s = sum(t.gpu_s(labels) for t in members) / (share_pct / 100)
+        lost = shown_quality(watched, 100) - shown_quality(watched, 100 - share_pct)
+        won = sum(t.gain_of(labels) for t in members)
+        return won * (max(0.0, 200.0 - ends_s) / 200.0 + LATER_WINDOWS) - lost * ends_s / 200.0 if ends_s <= most_s else 0.0
+
+    best = max([0.0, *(value(share, labels) for share in SHARES for labels in (*range(5, 20, LABEL_STEP), 20))])
+    got = value(found.share_pct, found.frames[0][1]) if found.frames else 0.0
+    assert got == pytest.approx(best, abs=1e-6)
