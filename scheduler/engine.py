@@ -983,7 +983,7 @@ class BoxEngine:
             self._out.append(RejectModel(stream=id, version=candidate, reason="its camera learns nothing now"))
 
     def _lesson_done(self, task: Prep, event: RetrainDone, made: dict[str, str]) -> None:
-        """All who learned from it judge it: together where there are enough frames for that, else each as after a lesson of its own."""
+        """All who learned from it judge it: together where they are enough for that, else each as after a lesson of its own."""
         for note in event.notes:
             self._note(event.stream, "labels", note)
         judges = [s for s in self.state.ordered() if s.id in made and s.awaits and _is_free(s)]

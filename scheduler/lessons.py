@@ -32,6 +32,8 @@ def due(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -> Pre
     for stream in state.ordered():
         if stream.awaits and stream.live and stream.learns and not stream.done and stream.candidate is None:
             pools.setdefault(prep.lesson_key(stream, state, config), []).append(stream)
+    if not pools:
+        return None
     busy = {prep.lesson_key(state.streams[p.stream], state, config) for p in state.queue if p.kind in BEFORE}
     busy |= {
         prep.lesson_key(s, state, config) for s in state.ordered() if s.candidate is not None and s.swapping != "retrained"

@@ -249,8 +249,9 @@ def _turn(stream: StreamState, state: BoxState, config: EngineConfig, needs: Nee
 
 
 def pool_of(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> str:
-    """With whom a camera learns in this window (`scheduler.together`): one architecture, one list of retrainings, labels of the same
-    window. "": alone, as where too few are like it, where turns are not planned, or where nobody chooses who learns."""
+    """With whom a camera learns in this window (`scheduler.together`): one customer, one architecture, one list of
+    retrainings, labels of the same window. "": alone, as where too few are like it, where turns are not planned, or where nobody
+    chooses who learns."""
     if not (config.together and config.overlaps and chooses(needs) and stream.learns):
         return ""
     key = lesson_key(stream, state, config)
@@ -259,8 +260,8 @@ def pool_of(stream: StreamState, state: BoxState, config: EngineConfig, needs: N
 
 
 def lesson_key(stream: StreamState, state: BoxState, config: EngineConfig) -> str:
-    """The same for cameras that can learn together."""
-    return f"{stream.arch}|{config_list(stream, config)}|{state.lesson(stream)}"
+    """The same for cameras that can learn together. No customer's pictures teach another's model."""
+    return f"{stream.customer}|{stream.arch}|{config_list(stream, config)}|{state.lesson(stream)}"
 
 
 def _taught_gpu_s(stream: StreamState, state: BoxState, config: EngineConfig, needs: Needs) -> float:

@@ -2,10 +2,10 @@
 (arXiv 2512.11727); how it is done is ours.
 
 A camera that learns alone needs eight labels of a window, half of them to judge by, and what it has learned is of one scene. Here a
-window's lesson is one training on the labels of all cameras that have one architecture, one list of retrainings and labels of the
-same window, from the version that most of them serve; it costs what their own trainings would have cost together. On sixteen real
-videos its models were worth 1.6 points more in the next window than the cameras' own ones of the same labels and epochs, and 3.2 points
-more in the one after that (docs/decisions/0116): what one camera sees today another may see tomorrow.
+window's lesson is one training on the labels of all cameras of a customer that have one architecture, one list of retrainings and
+labels of the same window, from the version that most of them serve; it costs what their own trainings would have cost together. On
+sixteen real videos its models were worth 1.6 points more in the next window than the cameras' own ones of the same labels and epochs,
+and 3.2 points more in the one after that (docs/decisions/0116): what one camera sees today another may see tomorrow.
 
     labels    one of JUDGED_OF of a camera's labels judges: the others' judge with it
     verdict   the model is judged as a whole, by the mean of the cameras' gains, whose error follows from how far they lie apart,

@@ -87,6 +87,19 @@ def test_a_camera_with_other_retrainings_learns_alone_beside_them() -> None:
     assert sorted((c.stream, c.members) for c in lessons(ran)) == [("a", CAMERAS), ("z", ())]
 
 
+def test_no_customers_pictures_teach_anothers_model() -> None:
+    def added(customer: str) -> tuple[Event, ...]:
+        return tuple(
+            CameraAdded(at_s=0, stream=f"{customer}{n}", knobs=KNOBS, version="v", quality=0.5, arch="net", customer=customer)
+            for n in range(4)
+        )
+
+    ran = together(windows=2, cameras=(), events=(*added("north"), *added("south")))
+    assert sorted(c.members for c in lessons(ran)) == [
+        ("north0", "north1", "north2", "north3"), ("south0", "south1", "south2", "south3"),
+    ]  # fmt: skip
+
+
 def test_off_by_default_everybody_learns_alone() -> None:
     assert not any(c.members for c in lessons(together(together=False)))
 
