@@ -992,7 +992,10 @@ class BoxEngine:
             stream.awaits, stream.pool = False, task.job if each_other else ""
             stream.candidate, stream.swapping, stream.retrained = made.pop(stream.id), "retrained", task.config
             stream.judged = self._learned_with(stream, task, event.gpu_s / len(task.members))
-            stream.train_pct = self.state.prep_pct / len(judges)
+        # Half of it is for whoever comes next: else that would stand still until all have judged.
+        waits = bool(self.state.queue) or lessons.due(self.state, self.config, self._needs, event.at_s) is not None
+        for stream in judges:
+            stream.train_pct = self.state.prep_pct / len(judges) / (2 if waits else 1)
         gates = [self._gate(stream, known=self.config.gate_known or each_other) for stream in judges]
         self._emit_shares()
         self._out.extend(gates)
@@ -1431,7 +1434,8 @@ class BoxEngine:
             knob = best_affordable(stream.knobs, evenly[stream.id])
             self._set_knobs(stream, knob.name if knob else None)
             stream.infer_pct = min(evenly[stream.id], knob.demand_pct) if knob else 0.0
-            stream.train_pct = 0.0
+            if not stream.gating:
+                stream.train_pct = 0.0
         self._emit_shares()
 
     def _emit_shares(self) -> None:
