@@ -88,8 +88,13 @@ def judge(
     gain = newest if gain is None or not math.isfinite(gain) else gain
     mean, sd = posterior(gain, error_of(gain_sd, frames), belief if _usable(belief) else REUSED)
     chance = chance_above(margin, mean, sd)
-    allowed = risk * min(1.0, max(0.0, candidate) / seeing) if seeing > 0 else risk
-    return Verdict(admitted=min(gain, newest) > margin and chance >= 1.0 - allowed, gain=gain, expected=mean, chance=chance)
+    sure = chance >= 1.0 - allowed(risk, candidate, seeing)
+    return Verdict(admitted=min(gain, newest) > margin and sure, gain=gain, expected=mean, chance=chance)
+
+
+def allowed(risk: float, candidate: float, seeing: float) -> float:
+    """The chance of being wrong that is taken with a candidate of this quality (0-1): less with one that finds little (`SEEING`)."""
+    return risk * min(1.0, max(0.0, candidate) / seeing) if seeing > 0 else risk
 
 
 def in_doubt(verdict: Verdict) -> bool:

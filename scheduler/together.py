@@ -77,7 +77,7 @@ def verdicts(seen: Sequence[Seen], *, margin: float, risk: float, seeing: float)
     serving, gain, error = _of_all(known)
     mean, sd = admission.posterior(gain, admission.error_of(error, len(known)), EXPECTED)
     chance = admission.chance_above(margin, mean, sd)
-    worth_it = chance >= 1.0 - RISK * (min(1.0, max(0.0, serving + gain) / seeing) if seeing > 0 else 1.0)
+    worth_it = chance >= 1.0 - admission.allowed(RISK, serving + gain, seeing)
     expected = admission.Belief(mean=mean, sd=APART_SD)
     return [_taken(_own(s, expected, margin, risk, seeing), chance, worth_it) if s.tells() else admission.REFUSED for s in seen]
 

@@ -73,10 +73,9 @@ def frames_to_label(
     train, holdout = (
         [ref for ref in refs if not _taken_out(samples, ref)] for refs in pools(samples, stream, window, holdout_frac)
     )
-    n_train, n_holdout = label_split(min(frames, len(train) + len(holdout)), holdout_frac)
-    if judges is not None:
-        n_holdout = min(judges, n_train + n_holdout)
-        n_train = min(frames, len(train) + len(holdout)) - n_holdout
+    used = min(frames, len(train) + len(holdout))
+    n_holdout = label_split(used, holdout_frac)[1] if judges is None else min(judges, used)
+    n_train = used - n_holdout
     # A short window's pool may hold fewer: frames that have never been labelled have taught nothing yet and may judge.
     lent = spread([ref for ref in train if samples.split(ref) is None], n_holdout - len(holdout))
     names = {ref.name for ref in lent}
