@@ -79,11 +79,15 @@ class RateMeter:
         with self._lock:
             self._answers.append(answer)
 
+    def due(self, at_s: float) -> bool:
+        """Is it time for a look?"""
+        return at_s - self._looked_s >= EVERY_S
+
     def look(self, at_s: float) -> Fading | None:
         """What has been seen so far, at most every EVERY_S; None: nothing that says more than before."""
-        passed_s = at_s - self._looked_s
-        if passed_s < EVERY_S:
+        if not self.due(at_s):
             return None
+        passed_s = at_s - self._looked_s
         self._looked_s = at_s
         for total in self._totals.values():
             total.fade(0.5 ** (passed_s / HALF_LIFE_S))

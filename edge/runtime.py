@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import threading
 from collections import deque
@@ -64,7 +65,7 @@ from scheduler.commands import (
     SwapModel,
     TurnToScene,
 )
-from scheduler.ekya.staleness import Fading, followed
+from scheduler.ekya.staleness import Fading, followed, of_all
 from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.engine import TOLD_AT, BoxEngine
 from scheduler.pricing import ChangePrice
@@ -90,6 +91,8 @@ DEMAND_HEADROOM = 1.15
 
 #: What a rate leaves of the quality must be off by more than this for plans to hear of it.
 RATE_TOLERANCE = 0.03
+#: So many cameras tell what others are like; more of them would only take time.
+OTHERS_MOST = 16
 
 #: A frame on which a model that has just taken over computes for so long is given to the one before it.
 HANGS_S = 5.0
@@ -121,8 +124,8 @@ def knob_profiles(fps: float, cost_s: float) -> tuple[KnobProfile, ...]:
 class Watched:
     """A camera that runs: where its frames come from and who analyses them. retrain: how its model may be retrained, empty: as the
     box's configuration says; menu: its stored profile, None: the default one (`STRIDES`), of which rates follows what its frames
-    say, as last found in fading (None: nothing); queries: what is asked of it; asked: what that may run with and needs, running: the
-    knobs in force, None: it rests; objects:
+    say, as last found in fading (None: nothing), and before that what the box's other cameras say (others); queries: what is asked
+    of it; asked: what that may run with and needs, running: the knobs in force, None: it rests; objects:
     who follows its objects, None: nobody; quarantined: why it is left alone until somebody lifts that (`edge.watchdog`), '': it is not;
     learns: its model may; entry: how it is configured, None: nobody said. A camera that is changed becomes another `Watched`."""
 
@@ -140,6 +143,7 @@ class Watched:
     menu: LiveMenu | None = None
     rates: RateMeter | None = None
     fading: Fading | None = None
+    others: Fading | None = None
     queries: CameraQueries | None = None
     asked: Asked = field(default_factory=Asked)
     running: Joint | None = None
@@ -180,13 +184,12 @@ class Watched:
         self.profiled_cost_s = cost_s
         return self.menu.corrected(cost_s) if self.menu is not None else self._usual()
 
-    def rated(self, at_s: float) -> tuple[KnobProfile, ...] | None:
+    def rated(self, at_s: float, others: Callable[[], Fading | None] = lambda: None) -> tuple[KnobProfile, ...] | None:
         """What its own frames say of slower rates, where nothing was profiled: the knobs as they are to be planned with from now on;
-        None: as before."""
-        found = self.rates.look(at_s) if self.rates is not None and self.menu is None else None
-        if found is None:
+        None: as before. others: what the box's other cameras say."""
+        if self.rates is None or self.menu is not None or not self.rates.due(at_s):
             return None
-        self.fading = found
+        self.fading, self.others = self.rates.look(at_s) or self.fading, others()
         knobs = self._usual()
         off = max(abs(new.quality_frac - old.quality_frac) for new, old in zip(knobs, self.knobs, strict=True))
         return knobs if off > RATE_TOLERANCE else None
@@ -200,7 +203,7 @@ class Watched:
         return self._usual()
 
     def _usual(self) -> tuple[KnobProfile, ...]:
-        return followed(knob_profiles(self.fps, self.profiled_cost_s), self.fading)
+        return followed(followed(knob_profiles(self.fps, self.profiled_cost_s), self.others), self.fading)
 
 
 @dataclass(kw_only=True)
@@ -684,7 +687,9 @@ class BoxRuntime:
         if entry.worker.break_off(after_s=HANGS_S):
             log.warning("%s: the newest model hangs on a live frame; it was told to stop", camera_id)
         cost_s = entry.worker.cost_s()
-        knobs = (entry.measured(cost_s) if cost_s else None) or entry.rated(self.parts.clock.monotonic_s())
+        knobs = (entry.measured(cost_s) if cost_s else None) or entry.rated(
+            self.parts.clock.monotonic_s(), functools.partial(self._others_say, camera_id)
+        )
         entry.knobs = knobs or entry.knobs
         if entry.asks_otherwise(with_cpu=self.parts.on_cpu):
             self._offer_with_queries(camera_id, entry)
@@ -692,6 +697,11 @@ class BoxRuntime:
             self._handle(lambda at_s: ev.KnobsMeasured(at_s=at_s, stream=camera_id, knobs=entry.offered()))
         self._review_profile(camera_id, entry, cost_s=cost_s, drifted=False)
         self._review_asked(camera_id, entry, drifted=False)
+
+    def _others_say(self, camera_id: str) -> Fading | None:
+        """What slower rates leave of the quality of the box's other cameras, some of them: one more is likely to be like them."""
+        others = (entry.fading for other, entry in self.watched.items() if other != camera_id and entry.fading is not None)
+        return of_all(itertools.islice(others, OTHERS_MOST))
 
     def _follow_profile(self, camera_id: str, entry: Watched) -> None:
         """Takes up a profile that `driftbox profile` has written."""

@@ -20,6 +20,8 @@ from scheduler.types import Observation, RetrainOption
 MAX_PROFILES = 8
 #: Frames of earlier windows that still count for the quality of a camera that does not drift.
 MAX_HELD_OUT = 32
+#: What is believed of a model before it is measured anew counts as so many frames.
+BELIEVED_FRAMES = 1.0
 #: A promise is never believed to be surer than this (0-1): the gate must have its say.
 LEAST_PROMISE_SD = 0.05
 
@@ -34,7 +36,16 @@ def take_measurement(
         stream.held_out = known + frames
         return (known * stream.quality + frames * measured) / (known + frames)
     stream.held_out = frames
+    measured = weighed(stream.quality, measured, frames, config)
     return calibration.present(measured, stream=stream.id, history=history(state, config)) if calibrate else measured
+
+
+def weighed(believed: float | None, measured: float, frames: int, config: EngineConfig) -> float:
+    """What a model is worth by `frames` labelled frames and by what was believed of it before (None: nobody has measured it)."""
+    if not config.weigh_frames:
+        return measured
+    before = config.prior_quality if believed is None else believed
+    return (BELIEVED_FRAMES * before + frames * measured) / (BELIEVED_FRAMES + frames)
 
 
 def corrected(stream: StreamState, state: BoxState, config: EngineConfig, *, calibrate: bool) -> tuple[RetrainOption, ...]:

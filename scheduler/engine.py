@@ -139,6 +139,7 @@ FADED = "its model finds less and is less sure than when it was measured"
 MAX_OBSERVATIONS, MAX_CACHED = 60, 40
 
 #: For people, beside the plan.
+POOL_WAITS = "learns together with others from this window, when there is enough of it"
 NEW_SCENE, KNOWN_SCENE = "it sees a new scene", "a scene that it knows is back"
 
 
@@ -277,7 +278,7 @@ class BoxEngine:
             if self.state.prepares and self.state.phase == "planned":
                 self._plan(at_s)
             elif self.state.prepares and self.state.active is None:  # a swap is waited for
-                self._share_prep()
+                self._share_prep(at_s)
         else:
             self._reshare(at_s)
 
@@ -400,6 +401,8 @@ class BoxEngine:
         state.phase, state.prepares = "prepare", True
         # Nothing was sampled before the first window of a session, so there is nothing to learn from.
         learns = self._needs.labels and state.window > 0
+        for stream in [s for s in state.ordered() if self.config.learns_now and self._pool(s)]:
+            stream.lesson, stream.remark = state.window, POOL_WAITS
         state.queue = prep.opening(state, self.config, self._needs) if learns else []
         state.labels_due = learns
         glances = self.config.glance and prep.chooses(self._needs)
@@ -426,6 +429,8 @@ class BoxEngine:
         begin = any(s.lesson == state.window for s in state.streams.values()) and not state.labels_due
         if not begin or state.phase not in ("prepare", "planned"):
             return
+        for stream in state.streams.values():
+            stream.signature = stream.signature or (stream.scene if stream.lesson == state.window else None)
         begun = state.at_work()
         state.queue = [p for p in state.queue if p.kind not in ("look", "label", "reprofile") or p.stream == begun]
         self._queue_turns(at_s)
@@ -463,7 +468,7 @@ class BoxEngine:
         state.active = task = state.queue.pop(0)
         task.started_s = at_s
         if state.phase == "prepare":
-            self._share_prep()
+            self._share_prep(at_s)
         else:
             self._emit_shares()
         self._out.append(prep.start(task, state, self.config, self._needs, at_s))
@@ -1023,7 +1028,8 @@ class BoxEngine:
         return StartGate(
             job=stream.gating, stream=stream.id, window=self.state.window, version=stream.version, candidate=stream.candidate or "",
             frames=self.config.gate_frames, holdout_frac=self.config.holdout_frac, remote=self._needs.remote,
-            older=stream.lesson is None, known=known, least=1 if stream.pool else admission.MIN_KNOWN,
+            older=stream.lesson is None or bool(stream.pool and not (stream.turned or stream.fresh)), known=known,
+            least=1 if stream.pool else admission.MIN_KNOWN,
         )  # fmt: skip
 
     def _gate_done(self, event: GateDone) -> None:
@@ -1063,7 +1069,8 @@ class BoxEngine:
         old, new = _number(event.serving_quality), _number(event.candidate_quality)
         expected = prep.expected_gain(stream, self.state, self.config)  # before this one is seen
         if old is not None:
-            stream.quality = old
+            if not (self.config.weigh_frames and stream.pool):  # else it is the frames that its labels were measured on
+                stream.quality = belief.weighed(stream.quality, old, event.frames, self.config)
             stream.is_measured()
         if old is not None and new is not None:
             gain = _number(event.gain)
@@ -1072,7 +1079,7 @@ class BoxEngine:
             if not stream.strange_lesson():  # it says nothing of what is to be won in this scene
                 stream.has_won(gain)
         if verdict.admitted:
-            stream.candidate_quality, stream.refusals = stream.quality if new is None else new, 0
+            stream.candidate_quality, stream.refusals = self._worth(stream, event, verdict), 0
             self._out.append(
                 SwapModel(
                     stream=stream.id, version=event.candidate, quality=new, reason="better on labels of its window",
@@ -1091,6 +1098,14 @@ class BoxEngine:
             stream.alone = self.state.window
         self._reject(stream, stream.note)
         stream.done = True
+
+    def _worth(self, stream: StreamState, event: GateDone, verdict: admission.Verdict) -> float | None:
+        """What an admitted model is believed to be worth."""
+        new = _number(event.candidate_quality)
+        if new is None:
+            return stream.quality
+        expected = min(1.0, max(0.0, stream.believed(self.config.prior_quality) + verdict.expected))
+        return belief.weighed(expected, new, event.frames, self.config)
 
     def _verdict(self, stream: StreamState, event: GateDone) -> admission.Verdict:
         return admission.judge(
@@ -1284,9 +1299,7 @@ class BoxEngine:
         snapshot = snapshot_of(self.state, self.config, remaining_s, cached=False, reserved_pct=taken_pct)
         if snapshot.capacity_pct < snapshot.quantum_pct:
             return None
-        return self._policy(
-            replace(snapshot, streams=tuple(replace(view, retrain=(), running=None) for view in snapshot.streams))
-        )
+        return self._policy(_only_watched(snapshot))
 
     def _decide_on(self, remaining_s: float, reserved_pct: int = 0) -> Decision:
         """Retrainings that run may have come to need more memory than there is (a camera joined, a device's share is at a gate): then
@@ -1409,7 +1422,7 @@ class BoxEngine:
     def _reshare(self, at_s: float) -> None:
         """Cameras came, went or changed: give the shares out anew under the rules of the current phase."""
         if self.state.phase == "prepare":
-            self._share_prep()
+            self._share_prep(at_s)
             self._next_prep(at_s)  # what was waited for may be gone
         elif self.state.phase == "planned":
             self._next_prep(at_s)
@@ -1425,18 +1438,38 @@ class BoxEngine:
     def _usable(self, share_pct: float) -> float:
         return share_pct if self.config.job_max_pct is None else min(share_pct, self.config.job_max_pct)
 
-    def _share_prep(self) -> None:
-        """Inference starts at once on an even split of what preparation leaves; what it does not need goes to preparation."""
-        live = [s for s in self.state.ordered() if s.live]
+    def _share_prep(self, at_s: float) -> None:
+        """Inference starts at once on what preparation leaves; what it does not need goes to preparation."""
         share_pct = self.state.prep_pct or prep.first_share_pct(self.config, self._needs)
+        for stream in self.state.ordered():
+            if stream.live and not stream.gating:
+                stream.train_pct = 0.0
+        if not (self.config.divides_prep and prep.chooses(self._needs) and self._divide_beside(at_s, share_pct)):
+            self._split_evenly(share_pct)
+        self._emit_shares()
+
+    def _divide_beside(self, at_s: float, share_pct: float) -> bool:
+        """Inference as the policy divides what preparation leaves; False: it cannot say."""
+        gates_pct = sum(s.train_pct for s in self.state.ordered() if s.live and s.gating)
+        beside_pct = max(0, round(share_pct - gates_pct))
+        snapshot = snapshot_of(self.state, self.config, self.state.ends_s - at_s, cached=False, reserved_pct=beside_pct)
+        if snapshot.remaining_s <= 0 or snapshot.capacity_pct < snapshot.quantum_pct or not snapshot.streams:
+            return False
+        snapshot = _only_watched(snapshot)
+        parts, _ = self._priced(snapshot, grants.parts_of(snapshot, self._policy, division_of(self.state)))
+        for entry in grants.whole(snapshot, parts).streams:
+            stream = self.state.streams[entry.id]
+            stream.infer_pct = entry.infer_pct
+            self._set_knobs(stream, entry.knobs)
+        return True
+
+    def _split_evenly(self, share_pct: float) -> None:
+        live = [s for s in self.state.ordered() if s.live]
         evenly = grants.even_pct([s.id for s in live], self.config.capacity_pct - share_pct, division_of(self.state))
         for stream in live:
             knob = best_affordable(stream.knobs, evenly[stream.id])
             self._set_knobs(stream, knob.name if knob else None)
             stream.infer_pct = min(evenly[stream.id], knob.demand_pct) if knob else 0.0
-            if not stream.gating:
-                stream.train_pct = 0.0
-        self._emit_shares()
 
     def _emit_shares(self) -> None:
         shares: dict[str, float] = {}
@@ -1506,6 +1539,11 @@ def best_affordable(knobs: tuple[KnobProfile, ...], share_pct: float) -> KnobPro
     """The best knobs `share_pct` can carry; the cheapest when none fits but there is a share (frames will be skipped); else None."""
     cheapest = min(knobs, key=lambda k: (k.demand_pct, k.name), default=None) if share_pct > 0 else None
     return best_knobs(knobs, share_pct) or cheapest
+
+
+def _only_watched(snapshot: Snapshot) -> Snapshot:
+    """The same box with nothing to retrain."""
+    return replace(snapshot, streams=tuple(replace(view, retrain=(), running=None) for view in snapshot.streams))
 
 
 def _exchangeable(stream: StreamState) -> bool:

@@ -53,7 +53,9 @@ class EngineConfig:
     prep_pct: share for labelling and profiling while they run (inference keeps the rest); prep_auto: it is chosen anew in each window
     by what inference loses and learning brings (`scheduler.prep_share`), prep_pct being the first; prep_max_frac: latest part of the
     window by which they end; overlap: a camera's retraining begins when its own profile is there, beside the preparation of the
-    others, cameras that promise most first (one pool of GPUs, no groups; else all wait for all). label_frames: wanted golden labels
+    others, cameras that promise most first (one pool of GPUs, no groups; else all wait for all). divide_prep: where it does, inference
+    beside preparation is divided as plans divide it, before there is one, too; False (evenly) is what journals without it were decided
+    with. label_frames: wanted golden labels
     per camera and window, shrunk when the golden model is too slow, but never under min_label_frames (then cameras take turns).
     golden_gpu_s: first guess of the cost of one label, corrected by measurement.
     prior_quality: assumed for a camera that was never measured, so that its inference is worth a share.
@@ -91,6 +93,8 @@ class EngineConfig:
     decided with.
     try_little: where no turn is worth it, a few labels tell how fast the device is (`turns.choose`), else a whole turn, and turns that
     are chosen anew within a window have the share that was chosen with them; False is what journals without it were decided with.
+    weigh_frames: what few labelled frames say of a model is weighed against what was believed of it (`belief.weighed`); False is what
+    journals without it were decided with.
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
@@ -107,8 +111,8 @@ class EngineConfig:
     decided with.
     learn_now: a camera that turns to a scene which it does not know, or is new, learns from the window in progress (where it is
     `overlap`), not from the one before; False is what journals without it were decided with.
-    together: cameras with one model share one lesson a window, where it is `overlap` (`scheduler.together`, `scheduler.lessons`); what
-    they learn is not put off for drift then, so all are examined in full.
+    together: cameras with one model share one lesson a window, where it is `overlap` (`scheduler.together`, `scheduler.lessons`), of
+    the window in progress where it is `learn_now`; what they learn is not put off for drift then, so all are examined in full.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
     (`scheduler.knob_loop`), by knob_rules and by what quality and lag are worth (knob_utility); else they stay as planned.
     say_lag: a lag goal of a recording that is missed is said, as quality goals are; False is what journals without it were decided with.
@@ -131,6 +135,9 @@ class EngineConfig:
     prep_pct: int = 50
     prep_auto: bool = False
     overlap: bool = False
+    divide_prep: bool = False
+    divide_value: bool = False
+    weigh_frames: bool = False
     prep_max_frac: float = 0.4
     label_frames: int = 40
     min_label_frames: int = 8
@@ -204,6 +211,11 @@ class EngineConfig:
         """`overlap`, where it can be: who shares a retraining is known only when all are labelled, and which device has room only when
         nothing else is about to take it."""
         return self.overlap and not self.group and not self.gpus
+
+    @property
+    def divides_prep(self) -> bool:
+        """`divide_prep`, where preparation is one share of one pool."""
+        return self.divide_prep and self.overlaps
 
     @property
     def learns_now(self) -> bool:

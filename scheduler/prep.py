@@ -67,7 +67,7 @@ def opening(state: BoxState, config: EngineConfig, needs: Needs) -> list[Prep]:
         return []
     live = _learning(state)
     if config.overlaps:  # the others are looked at in their turn: whatever a look says, they are to be labelled
-        live = [s for s in live if config.drift and _is_settled(s, config)]
+        live = [s for s in live if config.drift and s.lesson is None and _is_settled(s, config)]
     behind = [s for s in live if config.drift and _wants_reference(s, state)]
     return [
         *(_look(state, config, s, "reference", s.learned or 0) for s in behind),
@@ -208,7 +208,7 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
         [_turn(s, state, config, needs) for s in _to_label(state, config, at_s)],
         [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
-        speed_frac=state.delivered_frac, tries=config.try_little,
+        speed_frac=state.delivered_frac, tries=config.try_little, divided=config.divide_value,
     )  # fmt: skip
 
 

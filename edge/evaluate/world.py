@@ -34,7 +34,7 @@ from scheduler.commands import (
 )
 from scheduler.drift import signature
 from scheduler.ekya.microprofile import families
-from scheduler.ekya.staleness import Agreement, fading, followed
+from scheduler.ekya.staleness import Agreement, Fading, fading, followed, of_all
 from scheduler.events import (
     Answered,
     EpochDone,
@@ -121,6 +121,8 @@ class Rates:
     scene: int = 0
     seen: dict[int, list[tuple[float, Agreement]]] = field(default_factory=dict)
     until_s: float = 0.0
+    fading: Fading | None = None  # of the present scene, as it was when it was last asked for
+    faded_at: tuple[int, int, float] | None = None  # scene, comparisons, the newest of them
 
     def turn_to(self, scene: int, since_s: float) -> None:
         """What was seen since then is the new scene's."""
@@ -253,7 +255,17 @@ class EvaluateWorld:
         profile = self._knobs[stream]
         if rates.scene == rates.profiled:
             return profile
-        return followed(self._studio.usual_knobs(stream), fading(seen for _, seen in rates.seen[rates.scene]))
+        others = of_all(found for s in self._rates if s != stream and (found := self._fading(s)) is not None)
+        return followed(followed(self._studio.usual_knobs(stream), others), self._fading(stream))
+
+    def _fading(self, stream: str) -> Fading | None:
+        """What its frames say in its present scene."""
+        rates = self._rates[stream]
+        seen = rates.seen.get(rates.scene, [])
+        mark = (rates.scene, len(seen), seen[-1][0] if seen else 0.0)
+        if rates.faded_at != mark:
+            rates.fading, rates.faded_at = fading(one for _, one in seen), mark
+        return rates.fading
 
     def _agreements(self, stream: str, index: int, frame_s: float) -> list[Agreement]:
         stretch = self._at(stream, frame_s)

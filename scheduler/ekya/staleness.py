@@ -85,6 +85,19 @@ def fading(seen: Iterable[Agreement]) -> Fading | None:
     return Fading(left=tuple(left), objects=sum(total.objects for total in ages) / len(ages))
 
 
+def of_all(cameras: Iterable[Fading]) -> Fading | None:
+    """What several cameras have seen, for one more of them that has seen little: of each age the mean, every camera weighing by what it
+    rests on; None: none of them has seen anything. The usual curve is one camera's; those of a box are nearer to each other than to it
+    (docs/decisions/0117)."""
+    known = [(one.objects / (one.objects + BELIEF_OBJECTS), one) for one in cameras if one.objects > 0]
+    total = sum(weight for weight, _ in known)
+    if total <= 0:
+        return None
+    ages_s = sorted({age_s for _, one in known for age_s, _ in one.left})
+    left = tuple((age_s, sum(weight * one.at(age_s) for weight, one in known) / total) for age_s in ages_s)
+    return Fading(left=left, objects=sum(one.objects for _, one in known))
+
+
 def followed(believed: Sequence[KnobProfile], found: Fading | None) -> tuple[KnobProfile, ...]:
     """The knobs with what was found beside what is believed of them beforehand. believed: knobs that differ in their rate alone."""
     if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from scheduler import glance
 from scheduler import lessons as lessons_module
 from scheduler.commands import (
     RejectModel,
@@ -12,6 +13,7 @@ from scheduler.commands import (
     SetShares,
     StartGate,
     StartLabelling,
+    StartLook,
     StartProfiling,
     StartReprofiling,
     StartRetraining,
@@ -21,7 +23,7 @@ from scheduler.engine_state import StreamState
 from scheduler.events import CameraAdded, CameraRemoved, Event, ModelRolledBack, ProfileOld, Reprofiled, TimerFired
 from scheduler.sim.driver import Work
 from scheduler.types import RetrainConfig
-from tests.support.learning_world import CONFIG, KNOBS, LearningWorld, Ran, run
+from tests.support.learning_world import CONFIG, DAY, KNOBS, NIGHT, LearningWorld, Ran, run
 
 CAMERAS = ("a", "b", "c", "d", "e")
 SHORT = RetrainConfig(name="short", epochs=1)
@@ -240,3 +242,53 @@ def test_who_took_what_they_learned_together_is_known_until_another_model_serves
     assert taught == {c: "" if c == "c" else lessons(ran)[0].job for c in CAMERAS}
     back = ModelRolledBack(at_s=150.0, stream="a", version="a-0")
     assert together(world=Picky(learns=0.7), windows=2, events=(back,)).engine.state.streams["a"].taught_in == ""
+
+
+# --- of the window in progress ----------------------------------------------------------------------------------------
+
+NOW: dict[str, Any] = {"glance": True, "learn_now": True, "windows": 4}
+
+
+def test_they_learn_from_the_window_in_progress_in_every_window() -> None:
+    """What was sampled last is nearest to what people will see; a window of its own is waited for no longer."""
+    ran = together(world=LearningWorld(learns=0.7), **NOW)
+    asked = [
+        (event.at_s, c)
+        for event, commands in ran.driver.log
+        for c in commands
+        if isinstance(c, StartLabelling | StartRetraining) and "/sample/" not in c.job
+    ]
+    assert {int(at_s // 100) for at_s, c in asked if isinstance(c, StartRetraining)} >= {0, 1}
+    assert all(c.window == int(at_s // 100) for at_s, c in asked)
+    assert all(at_s % 100 >= 100 * glance.LESSONS_FRAC for at_s, _ in asked)
+
+
+def test_nothing_is_looked_at_or_labelled_of_the_window_before() -> None:
+    ran = together(world=LearningWorld(learns=0.7), **NOW)
+    assert all(
+        c.window == int(event.at_s // 100) for event, commands in ran.driver.log for c in commands if isinstance(c, StartLook)
+    )
+
+
+def test_older_frames_of_the_same_scene_judge_beside_the_new_ones() -> None:
+    """They are labelled already, and one frame of a camera says little."""
+    gates = together(world=LearningWorld(learns=0.7), **NOW).of(StartGate)
+    assert {c.older for c in gates if c.window == 0} == {False}, "there are none"
+    assert {c.older for c in gates if c.window > 0} == {True}
+
+
+def test_frames_of_another_scene_do_not_judge() -> None:
+    world = LearningWorld(scene_of=lambda camera, window: NIGHT if camera == "a" and window >= 2 else DAY, learns=0.7)
+    gates = [c for c in together(world=world, **NOW).of(StartGate) if c.window == 2]
+    assert {c.stream: c.older for c in gates} == {c: c != "a" for c in CAMERAS}
+
+
+def test_who_learns_alone_beside_a_pool_learns_from_the_last_window_as_before() -> None:
+    own = CameraAdded(at_s=0, stream="z", knobs=KNOBS, version="z-0", quality=0.5, arch="net", retrain=(SHORT,))
+    ran = together(events=(own,), world=LearningWorld(learns=0.7), **NOW)
+    assert {
+        c.window - int(event.at_s // 100)
+        for event, commands in ran.driver.log
+        for c in commands
+        if isinstance(c, StartLabelling) and c.stream == "z" and event.at_s >= 100
+    } == {-1}

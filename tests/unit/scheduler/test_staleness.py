@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.ekya.staleness import LEAST_REPEAT, Agreement, Fading, fading, followed
+from scheduler.ekya.staleness import LEAST_REPEAT, Agreement, Fading, fading, followed, of_all
 from scheduler.ekya.usual_knobs import STRIDES
 from scheduler.types import KnobProfile
 
@@ -114,3 +114,55 @@ def test_whatever_is_seen_slower_never_leaves_more_and_every_frame_all(found: li
     fracs = [knob.quality_frac for knob in knobs]
     assert all(0 < low <= high + 1e-3 for high, low in zip(fracs, fracs[1:], strict=False))
     assert [(k.name, k.demand_pct, k.fps) for k in knobs] == [(k.name, k.demand_pct, k.fps) for k in USUAL]
+
+
+# --- what several cameras have seen -----------------------------------------------------------------------------------
+
+
+def rests_on(objects: float, *left: tuple[float, float]) -> Fading:
+    return Fading(left=left, objects=objects)
+
+
+def test_who_has_seen_nothing_is_told_what_the_others_see() -> None:
+    """Two slow scenes: a third camera, which finds nothing yet, is not taken for a fast one."""
+    others = of_all([rests_on(1000.0, (1.0, 0.9)), rests_on(1000.0, (1.0, 0.7))])
+    assert others is not None
+    assert others.at(1.0) == pytest.approx(0.8)
+    told = followed(followed(USUAL, others), None)
+    assert all(new.quality_frac >= old.quality_frac for new, old in zip(told, USUAL, strict=True))
+    assert told[-1].quality_frac > USUAL[-1].quality_frac + 0.3
+
+
+def test_its_own_frames_count_more_than_the_others() -> None:
+    fast, slow = rests_on(1000.0, (1.0, 0.1)), of_all([rests_on(1000.0, (1.0, 1.0))])
+    told = followed(followed(USUAL, slow), fast)
+    assert told[-1].quality_frac == pytest.approx(followed(USUAL, fast)[-1].quality_frac, abs=0.03)
+
+
+def test_a_camera_that_has_seen_little_weighs_little() -> None:
+    """20 objects weigh half of endless ones: (0.5 * 0.2 + 1 * 0.8) / 1.5."""
+    others = of_all([rests_on(20.0, (1.0, 0.2)), rests_on(1e9, (1.0, 0.8))])
+    assert others is not None
+    assert others.at(1.0) == pytest.approx(0.6)
+
+
+def test_nobody_has_seen_anything() -> None:
+    assert of_all([]) is None
+    assert of_all([rests_on(0.0)]) is None
+
+
+CURVES = st.lists(
+    st.tuples(st.floats(0.1, 1e4), st.floats(0.01, 5.0), st.lists(st.sampled_from((0.1, 0.5, 1.0, 3.0)), min_size=1, unique=True)),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@given(CURVES)
+def test_all_together_lie_between_the_slowest_and_the_fastest_and_fall(cameras: list[tuple[float, float, list[float]]]) -> None:
+    known = [rests_on(objects, *((age, math.exp(-pace * age)) for age in sorted(ages))) for objects, pace, ages in cameras]
+    together = of_all(known)
+    assert together is not None
+    values = [value for _, value in together.left]
+    assert values == sorted(values, reverse=True)
+    for age, value in together.left:
+        assert min(one.at(age) for one in known) - 1e-9 <= value <= max(one.at(age) for one in known) + 1e-9
