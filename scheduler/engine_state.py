@@ -136,7 +136,6 @@ class EngineConfig:
     prep_auto: bool = False
     overlap: bool = False
     divide_prep: bool = False
-    divide_value: bool = False
     weigh_frames: bool = False
     prep_max_frac: float = 0.4
     label_frames: int = 40

@@ -105,6 +105,5 @@ def _sums(
 def _lost_per_s(state: BoxState, config: EngineConfig, left_s: float) -> float:
     """Quality that all cameras lose together while the lesson has its share, per second, as a part of the window that is left."""
     watched = [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in state.ordered() if s.live]
-    divided = config.divide_value
-    beside = prep_share.shown_quality(watched, config.capacity_pct - state.prep_pct, divided=divided)
-    return (prep_share.shown_quality(watched, config.capacity_pct, divided=divided) - beside) / left_s
+    beside = prep_share.shown_quality(watched, config.capacity_pct - state.prep_pct)
+    return (prep_share.shown_quality(watched, config.capacity_pct) - beside) / left_s

@@ -208,7 +208,7 @@ def turns_of(state: BoxState, config: EngineConfig, needs: Needs, at_s: float) -
         [_turn(s, state, config, needs) for s in _to_label(state, config, at_s)],
         [prep_share.Watched(quality=s.believed(config.prior_quality), knobs=s.knobs) for s in live],
         left_s=left_s, most_s=left_s, capacity_pct=config.capacity_pct, shares_pct=[float(pct) for pct in shares] or [config.prep_pct],
-        speed_frac=state.delivered_frac, tries=config.try_little, divided=config.divide_value,
+        speed_frac=state.delivered_frac, tries=config.try_little,
     )  # fmt: skip
 
 

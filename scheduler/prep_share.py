@@ -15,7 +15,6 @@ the sum of gains of the cameras that get their labels in time, the share is the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,39 +86,10 @@ def _in_time(work: Sequence[Work], budget_gpu_s: float) -> tuple[float, float]:
     return gained, used
 
 
-def shown_quality(watched: Sequence[Watched], capacity_pct: float, *, divided: bool = False) -> float:
-    """What people see: sum over cameras, inference split evenly; divided: as well as it can be divided among them (along the upper
-    concave envelopes of what a share shows)."""
-    if divided:
-        return _divided(watched, capacity_pct)
+def shown_quality(watched: Sequence[Watched], capacity_pct: float) -> float:
+    """What people see: sum over cameras, inference split evenly, as the engine does while it prepares."""
     even_pct = capacity_pct / max(1, len(watched))
     return sum(camera.quality * _kept(camera.knobs, even_pct) for camera in watched)
-
-
-def _divided(watched: Sequence[Watched], capacity_pct: float) -> float:
-    steps = sorted((step for camera in watched for step in _envelope(camera)), key=lambda step: -step[0])
-    shown, left_pct = 0.0, max(0.0, capacity_pct)
-    for slope, width_pct in steps:
-        taken_pct = min(width_pct, left_pct)
-        shown, left_pct = shown + slope * taken_pct, left_pct - taken_pct
-    return shown
-
-
-def _envelope(camera: Watched) -> list[tuple[float, float]]:
-    """(quality per percent, percent) of each piece of the upper concave envelope of its knobs, from share 0 on."""
-    points = [(0.0, 0.0)]
-    for knob in sorted(camera.knobs, key=lambda k: (k.demand_pct, -k.quality_frac)):
-        point = (knob.demand_pct, camera.quality * knob.quality_frac)
-        if point[1] <= points[-1][1] + 1e-12:
-            continue
-        while len(points) > 1 and _slope(points[-2], points[-1]) <= _slope(points[-2], point):
-            points.pop()
-        points.append(point)
-    return [(_slope(a, b), b[0] - a[0]) for a, b in itertools.pairwise(points)]
-
-
-def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return (b[1] - a[1]) / max(b[0] - a[0], 1e-9)
 
 
 def _kept(knobs: Sequence[KnobProfile], share_pct: float) -> float:

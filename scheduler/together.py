@@ -10,8 +10,9 @@ and 3.2 points more in the one after that (docs/decisions/0116): what one camera
     labels    one of JUDGED_OF of a camera's labels judges: the others' judge with it
     verdict   the model is judged as a whole, by the mean of the cameras' gains, whose error follows from how far they lie apart,
               weighed against what lessons win (EXPECTED) as `scheduler.admission` does it. A camera takes what all are to take, unless
-              its own frames, weighed against what all have seen, leave a chance of less than VETO that it is better there. One
-              that cannot tell (no object on its frames: a street at night) keeps what it has.
+              its own frames, weighed against what all have seen, leave a chance of less than VETO that it is better there; where
+              the model finds little on them (`admission.SEEING`) the chance must be larger. One that cannot tell (no object on
+              its frames: a street at night) keeps what it has.
 
 So a poisoned camera among good ones keeps its model, and a model that one camera's good luck carries serves nobody. Fewer
 than ENOUGH cameras could not judge for each other, so they learn alone. Pure.
@@ -43,7 +44,7 @@ APART_SD = 0.1
 #: So far from the middle one a camera counts: a frame or two of it may show anything.
 FAR = 2 * APART_SD
 #: A camera does not take what all take when its own frames make it less likely than this to be better there: one frame seldom does,
-#: five may.
+#: five may. A model that finds little on them must be the surer, as at any gate (docs/decisions/0117).
 VETO = 0.5
 
 
@@ -79,13 +80,17 @@ def verdicts(seen: Sequence[Seen], *, margin: float, risk: float, seeing: float)
     chance = admission.chance_above(margin, mean, sd)
     worth_it = chance >= 1.0 - admission.allowed(RISK, serving + gain, seeing)
     expected = admission.Belief(mean=mean, sd=APART_SD)
-    return [_taken(_own(s, expected, margin, risk, seeing), chance, worth_it) if s.tells() else admission.REFUSED for s in seen]
+    return [
+        _taken(s, _own(s, expected, margin, risk, seeing), chance, worth_it, seeing) if s.tells() else admission.REFUSED
+        for s in seen
+    ]
 
 
-def _taken(own: admission.Verdict, chance: float, worth_it: bool) -> admission.Verdict:
+def _taken(seen: Seen, own: admission.Verdict, chance: float, worth_it: bool, seeing: float) -> admission.Verdict:
     if not worth_it:
         return replace(own, admitted=False, chance=min(own.chance, chance))
-    return replace(own, admitted=own.chance >= VETO)
+    sure = 1.0 - admission.allowed(1.0 - VETO, seen.candidate or 0.0, seeing)
+    return replace(own, admitted=own.chance >= sure)
 
 
 def _own(seen: Seen, expected: admission.Belief, margin: float, risk: float, seeing: float) -> admission.Verdict:

@@ -143,7 +143,7 @@ def expected_gain(
 
 def choose(
     turns: Sequence[Turn], watched: Sequence[Watched], *, left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float = 1.0, tries: bool = False, divided: bool = False,
+    speed_frac: float = 1.0, tries: bool = False,
 ) -> Chosen:  # fmt: skip
     """The best of all that may be done; of equals the smallest share, then the fewest labels. left_s: until the window ends; most_s: by
     then the last turn must be through; shares_pct: what may be chosen, rising, at least one; speed_frac: part of a promise that this
@@ -157,7 +157,7 @@ def choose(
         return Chosen(share_pct=shares_pct[0])
 
     def found(among: Sequence[Turn], most_s: float) -> Chosen:
-        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac, divided)
+        return _best(among, watched, left_s, most_s, capacity_pct, shares_pct, speed_frac)
 
     best = found(turns, most_s)
     first = _in_order(turns, min(t.least for t in turns))[0]
@@ -170,14 +170,14 @@ def choose(
 
 def _best(
     turns: Sequence[Turn], watched: Sequence[Watched], left_s: float, most_s: float, capacity_pct: float, shares_pct: Sequence[float],
-    speed_frac: float, divided: bool,
+    speed_frac: float,
 ) -> Chosen:  # fmt: skip
     best, best_value = Chosen(share_pct=shares_pct[0]), 0.0
-    undisturbed = shown_quality(watched, capacity_pct, divided=divided)
+    undisturbed = shown_quality(watched, capacity_pct)
     orders = [(wanted, _in_order(turns, wanted)) for wanted in _labels(turns)]
     for share_pct in shares_pct:
         rate = share_pct / 100 * speed_frac
-        lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct, divided=divided)) / left_s
+        lost_per_s = (undisturbed - shown_quality(watched, capacity_pct - share_pct)) / left_s
         for wanted, order in orders:
             best_of = _best_pools if any(turn.pool for turn in order) else _best_count
             value, taken, ends_s = best_of(order, wanted, rate, lost_per_s, left_s=left_s, most_s=most_s)

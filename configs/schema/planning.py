@@ -176,9 +176,9 @@ class ReuseSection(Section):
         "its model serves at once; a scene that is new is learned from this window.",
     )
     together: bool = setting(
-        False,
-        text="Cameras with the same model and retrainings share one lesson a window: it learns from the labels of all of them, and each "
-        "takes the result unless its own labels speak against it (docs/reuse.md).",
+        True,
+        text="Four cameras and more with the same model and retrainings share one lesson a window: it learns from the labels of all of "
+        "them, and each takes the result unless its own labels speak against it (docs/reuse.md).",
     )
     group: bool = setting(
         False,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine_state import BoxState, EngineConfig, StreamState
 from scheduler.prep import first_share_pct, label_tasks, share_pct
-from scheduler.prep_share import LATER_WINDOWS, PRIOR_GAIN, Watched, Work, choose, expected_gain, shown_quality
+from scheduler.prep_share import LATER_WINDOWS, PRIOR_GAIN, Watched, Work, choose, expected_gain
 from scheduler.registry import Needs, needs
 from scheduler.types import KnobProfile
 
@@ -136,57 +134,3 @@ def test_a_model_that_was_offered_gets_labels_to_be_judged_by_though_own_retrain
     assert fruitless.prep_pct < offered.prep_pct
     assert [task.frames for task in label_tasks(fruitless, config, Needs(), 0.0)[0]] == [config.min_label_frames]
     assert [task.frames for task in label_tasks(offered, config, Needs(), 0.0)[0]] == [config.label_frames]
-
-
-# --- inference divided as well as it can be ---------------------------------------------------------------------------
-
-
-def test_what_one_camera_does_not_need_another_has() -> None:
-    """At 50 %: EASY has its 5, STEEP its 40. Evenly each has 25: STEEP falls to its second knobs."""
-    watched = [Watched(quality=0.8, knobs=EASY), Watched(quality=0.8, knobs=STEEP)]
-    assert shown_quality(watched, 50, divided=True) == pytest.approx(1.6)
-    assert shown_quality(watched, 50) == pytest.approx(0.8 + 0.8 * 0.6)
-
-
-def test_between_two_knobs_it_lies_on_the_line() -> None:
-    """10 % buy 0.3, 20 % 0.6, 40 % 1.0: of 30 % a camera has between the last two."""
-    assert shown_quality([Watched(quality=1.0, knobs=STEEP)], 30, divided=True) == pytest.approx(0.8)
-    assert shown_quality([Watched(quality=1.0, knobs=STEEP)], 5, divided=True) == pytest.approx(0.15)
-
-
-def test_knobs_under_the_envelope_change_nothing() -> None:
-    poor = KnobProfile(name="poor", demand_pct=30, quality_frac=0.61, fps=3.0)
-    with_it, without = ([Watched(quality=1.0, knobs=knobs)] for knobs in ((*STEEP, poor), STEEP))
-    assert shown_quality(with_it, 30, divided=True) == shown_quality(without, 30, divided=True)
-
-
-KNOB = st.builds(
-    KnobProfile,
-    name=st.just("k"),
-    demand_pct=st.integers(1, 60),
-    quality_frac=st.integers(1, 20).map(lambda n: n / 20),
-    fps=st.just(1.0),
-)
-MANY = st.lists(
-    st.builds(Watched, quality=st.integers(0, 10).map(lambda n: n / 10), knobs=st.lists(KNOB, max_size=4).map(tuple)),
-    max_size=4,
-)
-
-
-@given(MANY, st.integers(0, 100))
-def test_divided_is_no_worse_than_any_choice_of_knobs_that_fits_nor_than_an_even_split(
-    watched: list[Watched], capacity_pct: int
-) -> None:
-    choices = itertools.product(
-        *([(0.0, 0.0), *((k.demand_pct, c.quality * k.quality_frac) for k in c.knobs)] for c in watched)
-    )
-    best = max(sum(q for _, q in choice) for choice in choices if sum(pct for pct, _ in choice) <= capacity_pct)
-    divided = shown_quality(watched, capacity_pct, divided=True)
-    assert divided >= max(best, shown_quality(watched, capacity_pct)) - 1e-9
-    assert divided <= sum(c.quality * max((k.quality_frac for k in c.knobs), default=0.0) for c in watched) + 1e-9
-
-
-@given(MANY, st.integers(0, 100), st.integers(0, 100))
-def test_more_of_the_device_never_shows_less(watched: list[Watched], one_pct: int, other_pct: int) -> None:
-    less, more = sorted((one_pct, other_pct))
-    assert shown_quality(watched, less, divided=True) <= shown_quality(watched, more, divided=True) + 1e-9
