@@ -168,3 +168,23 @@ def test_a_camera_that_turns_to_another_scene_is_planned_for_as_that_scene() -> 
 
 def test_ages_rise_and_no_two_are_the_same_answer() -> None:
     assert all(2 * low == pytest.approx(high) for low, high in zip(AGES_S, AGES_S[1:], strict=False))
+
+
+def test_a_camera_that_sees_nothing_is_planned_for_as_the_others_of_its_box() -> None:
+    """A shop at night: a third of a device went to a camera on which nothing moves, because the usual curve is steep."""
+    camera = entry(RateMeter(score_min=0.25))
+    _, parked = watched_for(40, fps=12.0, pace_px_s=0.0)
+    before = camera.knobs
+    knobs = camera.rated(EVERY_S, lambda: parked)
+    assert knobs is not None
+    assert knobs[-1].quality_frac > before[-1].quality_frac + 0.3
+    camera.knobs = knobs
+    assert camera.rated(EVERY_S + 0.5, lambda: None) is None, "too soon for another look"
+    assert camera.rated(2 * EVERY_S, lambda: parked) is None, "plans know it"
+
+
+def test_a_camera_in_a_new_scene_keeps_what_the_others_say() -> None:
+    camera = entry(RateMeter(score_min=0.25))
+    _, parked = watched_for(40, fps=12.0, pace_px_s=0.0)
+    camera.knobs = camera.rated(EVERY_S, lambda: parked) or camera.knobs
+    assert camera.turned(1) == camera.knobs

@@ -89,8 +89,8 @@ def test_few_frames_of_its_own_outweigh_what_others_saw_and_one_does_not() -> No
 
 
 def test_a_model_that_finds_next_to_nothing_on_a_cameras_frames_must_be_the_surer_there() -> None:
-    """Of `tests/benchmarks/bad_lessons.py`: a model that was taught with the labels of other pictures, for eight cameras in fog. The first,
-    third, fourth and seventh truly lose by it; three of them took it while only the chance counted."""
+    """Of `tests/benchmarks/bad_lessons.py`: a model that was taught with the labels of other pictures, and eight cameras in fog. The
+    first, third, fourth and seventh truly lose by it; three of them took it while only the chance counted."""
     told = [
         (0.59, 0.23, 3, 0.07), (0.33, 0.57, 2, 0.03), (0.69, 0.26, 3, 0.22), (0.11, 0.29, 3, 0.15),
         (0.00, 0.67, 2, 0.00), (0.25, 0.73, 2, 0.27), (0.80, 0.17, 2, 0.28), (0.00, 0.16, 4, 0.09),
