@@ -50,8 +50,9 @@ FIXED = "uniform(high,50)"
 #: Beside 0, of which the table is. One seed says little: it decides what trainings come to, and a small change of one of them is soon
 #: another plan.
 SEEDS = (1, 2)
-#: Times the compute at which uniform is tried.
+#: Times the compute at which uniform is tried: all splits at the first, at the others those that came closest there.
 COMPUTE = (2, 4)
+CLOSEST = 2
 #: ... and at which everybody is: less than a device that is short already.
 CONTENTION = (0.5, 0.25)
 Answer = dict[str, Any]
@@ -161,11 +162,11 @@ def main_runs() -> list[Run]:
     return [*box, *fixed]
 
 
-def compute_runs(gpus: int) -> list[Run]:
+def compute_runs(gpus: int, policies: Sequence[str] = UNIFORM) -> list[Run]:
     return [
         evaluate_run(f"{s}.{named(policy)}.{gpus}gpus", s, policy, lane=f"{s} {policy[8:12]} {gpus} GPUs", gpus=gpus)
         for s in SETS
-        for policy in UNIFORM
+        for policy in policies
     ]
 
 
@@ -313,9 +314,13 @@ class Table:
         return max(UNIFORM, key=lambda policy: self.f1(scenario, policy))
 
     def best_at(self, gpus: int) -> float:
-        """Of the fixed splits, mean over the sets; NaN while not all were run."""
-        means = [self.mean(policy, gpus=gpus) for policy in UNIFORM]
-        return math.nan if any(map(math.isnan, means)) else max(means)
+        """Of the fixed splits, mean over the sets; NaN while not all were run that are to be."""
+        means = [mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))]
+        return max(means) if len(means) >= (len(UNIFORM) if gpus <= COMPUTE[0] else CLOSEST) else math.nan
+
+    def closest(self, gpus: int) -> list[str]:
+        """The fixed splits that came closest with so much compute: the others lie further behind than more of it moves one."""
+        return sorted(UNIFORM, key=lambda policy: -self.mean(policy, gpus=gpus))[:CLOSEST]
 
     def enough_gpus(self) -> int | None:
         """The least compute at which any fixed split reaches what the box reaches with one GPU; None: not among those tried."""
@@ -539,15 +544,21 @@ OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 
+#: Of these, what measures no time.
+COUNTING = ("bad_retrains", "bad_lessons")
+
 
 def other_run(name: str) -> Run:
     return Run(name=f"other.{name}", lane="other")
 
 
 def run_others(bench: Bench, part: str, say: Callable[[str], None]) -> None:
-    """One after the other and nothing beside: they measure speed."""
-    for name, words in OTHERS[part].items():
-        if bench.answer(other_run(name)) is None:
+    """Those that only count, side by side; then one after the other and nothing beside, for the others measure speed."""
+    missing = {name: words for name, words in OTHERS[part].items() if bench.answer(other_run(name)) is None}
+    with ThreadPoolExecutor(bench.jobs) as pool:
+        list(pool.map(lambda name: _do_other(bench, name, missing[name], say), [n for n in missing if n in COUNTING]))
+    for name, words in missing.items():
+        if name not in COUNTING:
             _do_other(bench, name, words, say)
 
 
@@ -665,7 +676,8 @@ def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) ->
         if not (table := Table(bench)).sets or table.enough_gpus() is not None:
             break
         seeds = SEEDS if "seeds" in parts else ()
-        run_all(bench, [*compute_runs(gpus), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))], say)
+        policies = UNIFORM if gpus == COMPUTE[0] else table.closest(COMPUTE[0])
+        run_all(bench, [*compute_runs(gpus, policies), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))], say)
     for part in parts:
         if part in OTHERS:
             run_others(bench, part, say)
