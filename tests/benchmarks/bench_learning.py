@@ -15,6 +15,7 @@ on the kept answers: with `--only none` nothing is run.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -50,9 +51,10 @@ FIXED = "uniform(high,50)"
 #: Beside 0, of which the table is. One seed says little: it decides what trainings come to, and a small change of one of them is soon
 #: another plan.
 SEEDS = (1, 2)
-#: Times the compute at which uniform is tried: all splits at the first, at the others those that came closest there.
+#: Times the compute at which uniform is tried, by the splits that came closest with less of it: the others lie further behind than
+#: more compute moves one.
 COMPUTE = (2, 4)
-CLOSEST = 2
+CLOSEST = 3
 #: ... and at which everybody is: less than a device that is short already.
 CONTENTION = (0.5, 0.25)
 Answer = dict[str, Any]
@@ -316,11 +318,12 @@ class Table:
     def best_at(self, gpus: int) -> float:
         """Of the fixed splits, mean over the sets; NaN while not all were run that are to be."""
         means = [mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))]
-        return max(means) if len(means) >= (len(UNIFORM) if gpus <= COMPUTE[0] else CLOSEST) else math.nan
+        return max(means) if len(means) >= (len(UNIFORM) if gpus == 1 else CLOSEST) else math.nan
 
     def closest(self, gpus: int) -> list[str]:
-        """The fixed splits that came closest with so much compute: the others lie further behind than more of it moves one."""
-        return sorted(UNIFORM, key=lambda policy: -self.mean(policy, gpus=gpus))[:CLOSEST]
+        """The fixed splits that came closest with so much compute, of those that were run."""
+        means = {policy: mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))}
+        return sorted(means, key=lambda policy: -means[policy])[:CLOSEST]
 
     def enough_gpus(self) -> int | None:
         """The least compute at which any fixed split reaches what the box reaches with one GPU; None: not among those tried."""
@@ -672,12 +675,15 @@ def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) ->
         "recurring": recurring_runs, "seeds": lambda: [run for seed in SEEDS for run in seed_runs(seed)],
     }  # fmt: skip
     run_all(bench, [run for part in parts if part in side_by_side for run in side_by_side[part]()], say)
-    for gpus in COMPUTE if "compute" in parts else ():
+    for less, gpus in itertools.pairwise((1, *COMPUTE)) if "compute" in parts else ():
         if not (table := Table(bench)).sets or table.enough_gpus() is not None:
             break
         seeds = SEEDS if "seeds" in parts else ()
-        policies = UNIFORM if gpus == COMPUTE[0] else table.closest(COMPUTE[0])
-        run_all(bench, [*compute_runs(gpus, policies), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))], say)
+        run_all(
+            bench,
+            [*compute_runs(gpus, table.closest(less)), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))],
+            say,
+        )
     for part in parts:
         if part in OTHERS:
             run_others(bench, part, say)
