@@ -315,14 +315,18 @@ class Table:
     def best_uniform(self, scenario: str) -> str:
         return max(UNIFORM, key=lambda policy: self.f1(scenario, policy))
 
+    def uniform_means(self, gpus: int) -> dict[str, float]:
+        """Fixed split -> mean over the sets with so much compute, of those that were run."""
+        return {policy: mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))}
+
     def best_at(self, gpus: int) -> float:
         """Of the fixed splits, mean over the sets; NaN while not all were run that are to be."""
-        means = [mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))]
-        return max(means) if len(means) >= (len(UNIFORM) if gpus == 1 else CLOSEST) else math.nan
+        means = self.uniform_means(gpus)
+        return max(means.values()) if len(means) >= (len(UNIFORM) if gpus == 1 else CLOSEST) else math.nan
 
     def closest(self, gpus: int) -> list[str]:
-        """The fixed splits that came closest with so much compute, of those that were run."""
-        means = {policy: mean for policy in UNIFORM if not math.isnan(mean := self.mean(policy, gpus=gpus))}
+        """The fixed splits that came closest with so much compute."""
+        means = self.uniform_means(gpus)
         return sorted(means, key=lambda policy: -means[policy])[:CLOSEST]
 
     def enough_gpus(self) -> int | None:
