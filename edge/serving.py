@@ -188,6 +188,9 @@ class Serving:
             return self._first_right(detector, camera_id, pictures, task)
         except _NothingShown:
             return self.serve_later(detector, camera_id)
+        except JobCancelled as error:
+            self._tell(camera_id, f"serves as trained: {_text(error)}")
+            return detector
         except Exception as error:  # nothing here may keep a model from serving
             log.exception("%s: no served form", camera_id)
             self._tell(camera_id, f"serves as trained: {_text(error)}")
@@ -215,7 +218,7 @@ class Serving:
         for name in names:
             try:
                 return self._opened(name, self._made(name, detector, pictures, task), detector)
-            except _NothingShown:
+            except (_NothingShown, JobCancelled):
                 raise
             except Exception as error:
                 self._tell(camera_id, f"not served by {name}: {_text(error)}")
@@ -247,6 +250,8 @@ class Serving:
         for name in order:
             try:
                 return self._opened(name, made[name], detector)
+            except JobCancelled:
+                raise
             except Exception as error:
                 self._tell(camera_id, f"not served by {name}: {_text(error)}")
         return detector

@@ -18,14 +18,19 @@ def test_none_of_some_bad_lessons_is_taken() -> None:
     assert len(answer["by_kind"]) > 5
 
 
-def test_a_good_one_is_taken_by_most_and_a_bad_one_by_nobody() -> None:
+@pytest.mark.parametrize("seed", [5, 6, 7, 8])
+def test_a_good_one_is_taken_by_all_who_win_much_by_it_and_a_bad_one_by_nobody(seed: int) -> None:
+    """Who wins little, or sees a frame or two with next to nothing on them, may wait for more (`scheduler.admission.SEEING`)."""
     serving = bad_retrains.Remembered(load_bundled(bad_retrains.EDGE))
-    judges = bad_lessons.cameras_of(np.random.default_rng(5), serving, 8)
+    judges = bad_lessons.cameras_of(np.random.default_rng(seed), serving, 8)
     weak = [bad_retrains.Weaker(serving, 0.7)] * 8
     strong = [bad_lessons.Camera(where=j.where, older=j.older, serving=bad_retrains.Weaker(serving, 0.0)) for j in judges]
     poor = [bad_lessons.Camera(where=j.where, older=j.older, serving=bad_retrains.Weaker(serving, 0.7)) for j in judges]
     assert not any(bad_lessons.taken_by(strong, weak))
-    assert sum(bad_lessons.taken_by(poor, [serving] * 8)) >= 6
+    much = [camera.gain(serving) > 0.4 for camera in poor]
+    took = bad_lessons.taken_by(poor, [serving] * 8)
+    assert all(taken for taken, wins in zip(took, much, strict=True) if wins)
+    assert any(took)
 
 
 def test_a_camera_whose_gate_throws_judges_nothing() -> None:

@@ -336,8 +336,11 @@ def test_only_the_form_that_serves_is_loaded(tmp_path: Path) -> None:
     }
 
 
-def test_a_box_that_stops_remembers_nothing(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+@pytest.mark.parametrize("choice", ["auto", "openvino"])
+def test_a_box_that_stops_remembers_nothing_and_complains_of_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, choice: str
+) -> None:
+    place = Place(tmp_path, choice=choice)
 
     def stopping(wanted: Wanted) -> Made:
         raise JobCancelled("the box is stopping")
@@ -345,7 +348,8 @@ def test_a_box_that_stops_remembers_nothing(tmp_path: Path) -> None:
     place.serving._make = stopping
     model = place.detector()
     assert place.serving.serve(model, "yard") is model
-    assert "stopping" in place.told[0][1]
+    assert [text for _, text in place.told] == ["serves as trained: the box is stopping"]
+    assert not any(record.exc_info for record in caplog.records)
     assert not tmp_path.joinpath("choices.json").exists()
 
 
