@@ -15,7 +15,6 @@ on the kept answers: with `--only none` nothing is run.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -51,8 +50,8 @@ FIXED = "uniform(high,50)"
 #: Beside 0, of which the table is. One seed says little: it decides what trainings come to, and a small change of one of them is soon
 #: another plan.
 SEEDS = (1, 2)
-#: Times the compute at which uniform is tried, by the splits that came closest with less of it: the others lie further behind than
-#: more compute moves one.
+#: Times the compute at which uniform is tried, by the splits that came closest without it: the others lie further behind than more
+#: compute moves one.
 COMPUTE = (2, 4)
 CLOSEST = 3
 #: ... and at which everybody is: less than a device that is short already.
@@ -324,15 +323,18 @@ class Table:
         means = self.uniform_means(gpus)
         return max(means.values()) if len(means) >= (len(UNIFORM) if gpus == 1 else CLOSEST) else math.nan
 
-    def closest(self, gpus: int) -> list[str]:
-        """The fixed splits that came closest with so much compute."""
-        means = self.uniform_means(gpus)
+    def closest(self) -> list[str]:
+        """The fixed splits that came closest with one GPU."""
+        means = self.uniform_means(1)
         return sorted(means, key=lambda policy: -means[policy])[:CLOSEST]
 
+    def reaches(self, gpus: int) -> bool:
+        """Whether any fixed split is known to reach with so much compute what the box reaches with one GPU."""
+        return self.best_at(gpus) >= self.mean(BOX)
+
     def enough_gpus(self) -> int | None:
-        """The least compute at which any fixed split reaches what the box reaches with one GPU; None: not among those tried."""
-        aim = self.mean(BOX)
-        return next((gpus for gpus in (1, *COMPUTE) if self.best_at(gpus) >= aim), None)
+        """The least compute at which one does; None: not among those tried."""
+        return next((gpus for gpus in (1, *COMPUTE) if self.reaches(gpus)), None)
 
     def videos(self, policy: str) -> dict[str, float]:
         """video -> mean F1 over its windows."""
@@ -393,7 +395,8 @@ def _compute(table: Table) -> Row:
     enough = table.enough_gpus()
     best = {gpus: f1 for gpus in (1, *COMPUTE) if not math.isnan(f1 := table.best_at(gpus))}
     shown = ", ".join(f"{gpus}x {f1:.3f}" for gpus, f1 in best.items())
-    known = enough is not None or max(best) == max(COMPUTE)
+    # Where the most is not enough less is not either; where something is, whatever is less must have been tried.
+    known = max(best) == max(COMPUTE) if enough is None else all(gpus in best for gpus in (1, *COMPUTE) if gpus < enough)
     return Row(
         what=f"compute for uniform to match {BOX} at 1x ({table.mean(BOX):.3f})", anchor="4x", to_reach=">= 4x",
         measured=f"{f'{enough}x' if enough else f'more than {max(best)}x'} ({shown})",
@@ -673,24 +676,28 @@ def main() -> None:
 
 
 def run_parts(bench: Bench, parts: Sequence[str], say: Callable[[str], None]) -> None:
-    """Evaluations of all parts side by side; more compute only for as long as it is not enough; what measures speed last, alone."""
+    """Evaluations of all parts side by side; then more compute; what measures speed last, alone."""
     side_by_side = {
         "main": main_runs, "contention": lambda: [run for speed in CONTENTION for run in contention_runs(speed)],
         "recurring": recurring_runs, "seeds": lambda: [run for seed in SEEDS for run in seed_runs(seed)],
     }  # fmt: skip
     run_all(bench, [run for part in parts if part in side_by_side for run in side_by_side[part]()], say)
-    for less, gpus in itertools.pairwise((1, *COMPUTE)) if "compute" in parts else ():
-        if not (table := Table(bench)).sets or table.enough_gpus() is not None:
-            break
-        seeds = SEEDS if "seeds" in parts else ()
-        run_all(
-            bench,
-            [*compute_runs(gpus, table.closest(less)), *(run for seed in seeds for run in compute_seed_runs(gpus, seed))],
-            say,
-        )
+    if "compute" in parts:
+        run_compute(bench, SEEDS if "seeds" in parts else (), say)
     for part in parts:
         if part in OTHERS:
             run_others(bench, part, say)
+
+
+def run_compute(bench: Bench, seeds: Sequence[int], say: Callable[[str], None]) -> None:
+    """The most of it first: where that is not enough, less is not either."""
+    *lesser, most = COMPUTE
+    for gpus in (most, *lesser):
+        table = Table(bench)
+        if not table.sets or table.reaches(1) or (gpus != most and not table.reaches(most)) or any(map(table.reaches, lesser)):
+            return
+        more = [run for seed in seeds for run in compute_seed_runs(gpus, seed)]
+        run_all(bench, [*compute_runs(gpus, table.closest()), *more], say)
 
 
 def golden_runtime() -> str:

@@ -292,9 +292,22 @@ def test_only_the_splits_that_came_closest_are_given_more_compute(
         if run.policy in closest:
             bench.keep(run, answer(dict.fromkeys(VIDEOS, 0.65)))
     bench_learning.run_parts(bench, ["compute"], lambda text: None)
-    for gpus in ("2", "4"):
-        words = [" ".join(command) for command in commands.asked if command[command.index("--gpus") + 1] == gpus]
-        assert {policy for policy in bench_learning.UNIFORM if any(policy in text for text in words)} == closest
+    assert {command[command.index("--gpus") + 1] for command in commands.asked} == {"4"}, "less than too little is not tried"
+    words = [" ".join(command) for command in commands.asked]
+    assert {policy for policy in bench_learning.UNIFORM if any(policy in text for text in words)} == closest
+    assert by_what(bench_learning, bench, "compute for uniform").measured == "more than 4x (1x 0.650, 4x 0.510)"
+
+
+def test_where_the_most_compute_is_enough_less_is_tried_before_anything_is_said(
+    bench_learning: ModuleType, commands: Commands, tmp_path: Path
+) -> None:
+    f1_of = {"lookahead": 0.6, "thief-repeat": 0.6, "no-retrain": 0.5, "uniform": 0.55}
+    bench = filled(bench_learning, tmp_path, f1_of, {4: 0.7})
+    assert by_what(bench_learning, bench, "compute for uniform").ok is None, "twice the compute may do, too"
+    bench_learning.run_parts(bench, ["compute"], lambda text: None)
+    assert {command[command.index("--gpus") + 1] for command in commands.asked} == {"2"}
+    row = by_what(bench_learning, bench, "compute for uniform")
+    assert (row.measured, row.ok) == ("4x (1x 0.560, 2x 0.520, 4x 0.700)", True)
 
 
 def test_three_splits_with_more_compute_are_enough_and_two_are_not(bench_learning: ModuleType, tmp_path: Path) -> None:
