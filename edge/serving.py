@@ -215,9 +215,15 @@ class Serving:
         self, names: Sequence[str], detector: Detector, camera_id: str, pictures: Sequence[Picture], task: Task | None
     ) -> Detector:
         """The first of the named runtimes whose form is right; the trained model when none is."""
+        return self._first_opened(names, lambda name: self._made(name, detector, pictures, task), detector, camera_id)
+
+    def _first_opened(
+        self, names: Sequence[str], made_by: Callable[[str], Made], detector: Detector, camera_id: str
+    ) -> Detector:
+        """The form of the first of the named runtimes that opens; the trained model when none does."""
         for name in names:
             try:
-                return self._opened(name, self._made(name, detector, pictures, task), detector)
+                return self._opened(name, made_by(name), detector)
             except (_NothingShown, JobCancelled):
                 raise
             except Exception as error:
@@ -247,14 +253,7 @@ class Serving:
         if not order:
             self._tell(camera_id, f"{detector.spec.arch} serves as trained: no other form of it is right and faster here")
         log.info("%s: %s, fastest first: %s; ms per picture: %s", camera_id, detector.spec.arch, order, ms)
-        for name in order:
-            try:
-                return self._opened(name, made[name], detector)
-            except JobCancelled:
-                raise
-            except Exception as error:
-                self._tell(camera_id, f"not served by {name}: {_text(error)}")
-        return detector
+        return self._first_opened(order, made.__getitem__, detector, camera_id)
 
     def _made(self, name: str, detector: Detector, pictures: Sequence[Picture], task: Task | None) -> Made:
         """A form that passed its check. Raises JobError when it did not, or what making it raised."""
