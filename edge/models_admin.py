@@ -202,6 +202,8 @@ def origin_in_words(origin: dict[str, str]) -> str:
     kind = origin.get("kind", "")
     if kind == "group":
         return f"trained together: {origin.get('cameras', '')}"
+    if kind == "average":
+        return f"mean of {origin.get('of', '')}"
     if kind in ("import", "copy"):
         return f"{kind} of {origin.get('version', '?')}"
     return kind

@@ -1040,28 +1040,31 @@ class BoxRuntime:
 
         def run() -> None:
             try:
-                self._swap(command)
+                version = self._swap(command)
             except Exception as error:
                 _, text = failure_of(error)
                 unforeseen = not isinstance(error, DriftboxError)
                 log.info("%s: model %s does not take over: %s", command.stream, command.version, text, exc_info=unforeseen)
                 self.post(functools.partial(_swap_failed_event, command.stream, command.version, text))
                 return
-            self.post(lambda at_s: ev.SwapDone(at_s=at_s, stream=command.stream, version=command.version))
+            asked = "" if version == command.version else command.version
+            self.post(lambda at_s: ev.SwapDone(at_s=at_s, stream=command.stream, version=version, asked=asked))
 
         self._help(f"{command.stream}/swap", run)
 
-    def _swap(self, command: SwapModel) -> None:
-        self.swapper.take_over(self.watched[command.stream].worker, command)
+    def _swap(self, command: SwapModel) -> str:
+        """The version that serves now."""
+        version = self.swapper.take_over(self.watched[command.stream].worker, command)
         if command.quality is not None:
-            self._live_jobs.keep_quality(command.stream, command.quality, command.version)
+            self._live_jobs.keep_quality(command.stream, command.quality, version)
         log.info(
             "%s: model %s serves, %s %s on labels of this window",
             command.stream,
-            command.version,
+            version,
             self._task_of(command.stream).quality_name,
             _shown(command.quality),
         )
+        return version
 
     def _keep(self, write: Callable[[], object]) -> None:
         """For records the box can live without: a full disk is said, not raised."""

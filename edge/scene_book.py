@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from configs.errors import StorageError
 from edge.store.store import Store
 from scheduler.codec import decode, encode
 from scheduler.scenes import Scenes
+from scheduler.types import Signature
 
 log = logging.getLogger("driftbox")
 
 #: What of a camera's scenes makes them worth writing anew. Their signatures follow the light from window to window, and a disk is not
 #: to be written for that.
-Mark = tuple[tuple[int, str, int], ...]
+Mark = tuple[object, ...]
 
 
 def _mark(scenes: Scenes) -> Mark:
-    return tuple((scene.number, scene.version, scene.visits) for scene in scenes.known)
+    return (scenes.newest, *(replace(scene, signature=Signature(), gains=(), quality=None) for scene in scenes.known))
 
 
 class SceneBook:
@@ -43,8 +45,8 @@ class SceneBook:
         return scenes
 
     def keep(self, camera: str, scenes: Scenes) -> None:
-        """Writes them where a scene came, went or changed its model. Raises StorageError."""
+        """Writes them where a scene came, went, was taught or changed its model. Raises StorageError."""
         mark = _mark(scenes)
-        if mark != self._kept.get(camera, ()):
+        if mark != self._kept.get(camera, _mark(Scenes())):
             self._store.keep_scenes(camera, encode(scenes))
             self._kept[camera] = mark

@@ -20,6 +20,7 @@ from edge.clock import Clock
 from edge.status import ModelView
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store, StoredModel
+from models.averaging import averaged
 from models.detector import Detector
 from models.versions import Manifest, load_version, note_quality, save_version, version_id
 from models.zoo import load_detector, new_detector
@@ -30,6 +31,8 @@ log = logging.getLogger("driftbox")
 #: Rows of versions whose files are gone that a camera keeps, as a record.
 KEPT_ROWS = 500
 DAY_S = 86_400.0
+#: Origins of versions that only retrainings here separate from their parent.
+TRAINED_ON = ("", "group", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class Made:
     """How a retrained model came to be. samples: names of the frames it was trained on; gpu_s: what that cost; traits and signature: of
     the window it learned from; origin: as in `models.versions.Manifest`."""
 
-    config: RetrainConfig
-    window: int
+    config: RetrainConfig | None
+    window: int | None
     samples: Sequence[str] = ()
     gpu_s: float | None = None
     traits: Traits | None = None
@@ -102,6 +105,26 @@ class Shelf:
             config=config, window=window, traits=traits, signature=signature, gpu_s=gpu_s, samples=tuple(samples), origin=origin
         )
         return self._keep(stream, parent=parent, detector=detector, made=made)
+
+    def average(self, stream: str, versions: Sequence[str], *, instead_of: str) -> ModelVersion | None:
+        """Stores the mean of the weights of these as a new version that nobody has judged yet; None where they have none: they do not
+        all go back to one model, or their tensors are not alike. instead_of: the version whose place it takes, which it counts as a
+        child of and whose looks it has."""
+        known = {m.version.id: m for m in self._store.models(stream)}
+        lines = {_line(known, version) for version in versions}
+        if None in lines or len(lines) != 1:
+            return None
+        loaded = [load_version(self._folder.version_dir(stream, version)) for version in versions]
+        state = averaged([version.state for version in loaded])
+        if state is None or len({version.manifest.spec for version in loaded}) != 1:
+            return None
+        looks = _cached(known[instead_of]) if instead_of in known else None
+        made = Made(
+            config=None, window=None, origin={"kind": "average", "of": ", ".join(versions)},
+            traits=looks.traits if looks else None, signature=looks.signature if looks else None,
+        )  # fmt: skip
+        detector = new_detector(loaded[0].manifest.spec, state=state, device=self._device)
+        return self._keep(stream, parent=instead_of, detector=detector, made=made)
 
     def cached(self, camera: str) -> tuple[CachedModel, ...]:
         """The camera's models that may serve again, newest first: those that once served and whose window's looks are known, and
@@ -253,6 +276,22 @@ def _root(models: Sequence[StoredModel]) -> str | None:
     while found is not None and found.parent is not None:
         found = known.get(found.parent)
     return found.id if found is not None else None
+
+
+def _line(known: Mapping[str, StoredModel], version: str) -> str | None:
+    """The version from which on a model was only trained on here: a camera's first one, one that came from outside, or one that was
+    pruned, whose channels are others. None: a row between them is gone."""
+    while version in known:
+        model = known[version]
+        if model.version.parent is None or _kind(model) not in TRAINED_ON:
+            return version
+        version = model.version.parent
+    return None
+
+
+def _kind(model: StoredModel) -> str:
+    origin = model.config.get("origin")
+    return str(origin.get("kind", "")) if isinstance(origin, Mapping) else ""
 
 
 def about(manifest: Manifest) -> dict[str, object]:

@@ -16,11 +16,11 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from configs.errors import redact
+from configs.errors import DriftboxError, StorageError, WeightsError, redact
 from edge.clock import Clock
 from edge.inference import Abandonable, InferenceWorker, close_detector
 from edge.shadow import FAST_S, OVERTIME, Shadow, ShadowRules, SwapRefused, is_finite
@@ -70,21 +70,52 @@ class Swapper:
             attempt = self._under_way.get(stream)
             return attempt.version if attempt and not attempt.moves else None
 
-    def take_over(self, worker: InferenceWorker, command: SwapModel) -> None:
-        """Carries out a SwapModel. Raises SwapRefused when the model does not hold its own beside the serving one or is no longer
-        wanted, WeightsError, StorageError, ValueError (rejected meanwhile); the serving model then goes on."""
+    def take_over(self, worker: InferenceWorker, command: SwapModel) -> str:
+        """Carries out a SwapModel; returns the version that serves now. Raises SwapRefused when the model does not hold its own beside
+        the serving one or is no longer wanted, WeightsError, StorageError, ValueError (rejected meanwhile); the serving model then
+        goes on."""
         attempt = self._begin(command.stream, command.version)
         try:
-            detector = self._ready(worker, command.stream, command.version, self._in_time)
-            with _given_back(detector, unless=worker.kept(command.version) is detector):
-                if command.shadow and self.rules.frames > 0:
-                    self._shadow(worker, command, detector, attempt)
-                attempt.check()
-                # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
-                self.shelf.admit(command.stream, command.version, command.quality, command.reason)
-                worker.swap(detector, command.version)
+            mean = self._mean_of(command)
+            if mean is not None and self._mean_takes_over(worker, replace(command, version=mean), attempt):
+                return mean
+            self._take_over(worker, command, attempt, self._in_time)
+            return command.version
         finally:
             self._end(command.stream, attempt)
+
+    def _take_over(
+        self, worker: InferenceWorker, command: SwapModel, attempt: _Attempt, serve: Callable[[Detector, str], Detector]
+    ) -> None:
+        detector = self._ready(worker, command.stream, command.version, serve)
+        with _given_back(detector, unless=worker.kept(command.version) is detector):
+            if command.shadow and self.rules.frames > 0:
+                self._shadow(worker, command, detector, attempt)
+            attempt.check()
+            # Durable first: killed in between, the box comes up with the new model, which is the admitted one.
+            self.shelf.admit(command.stream, command.version, command.quality, command.reason)
+            worker.swap(detector, command.version)
+
+    def _mean_takes_over(self, worker: InferenceWorker, command: SwapModel, attempt: _Attempt) -> bool:
+        """As trained at once: what it is for has begun, and its form is nowhere yet. False: it cannot, and is rejected."""
+        try:
+            self._take_over(worker, command, attempt, self.serve_later)
+        except DriftboxError as error:
+            log.info("%s: %s does not serve: %s", command.stream, command.version, error)
+            self.shelf.reject(command.stream, command.version, str(error))
+            return False
+        return True
+
+    def _mean_of(self, command: SwapModel) -> str | None:
+        """The mean that is to take over, as a version of its own; None: nobody wants one, or there is none."""
+        if not command.mean_of:
+            return None
+        try:
+            mean = self.shelf.average(command.stream, command.mean_of, instead_of=command.version)
+        except (StorageError, WeightsError) as error:
+            log.warning("%s: %s serves by itself: %s", command.stream, command.version, error)
+            return None
+        return mean.id if mean is not None else None
 
     def hand_over(self, worker: InferenceWorker, stream: str, make: Callable[[Detector], Detector]) -> None:
         """The version that serves goes on in what `make` gives, which is told the serving detector: the same model in another process,

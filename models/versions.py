@@ -35,7 +35,7 @@ class Manifest:
     """What is known of a version. config: the retraining that made it from `parent` (None: a camera's first model), for gpu_s
     GPU-seconds. window and samples: the labelled data it was trained on; traits and signature: what that window looked like.
     quality: measures on held-out labels by name (0-1), written when they are known. origin: where it comes from when not from a
-    retraining of its own camera ('import', 'copy' and 'group', with what belongs to it)."""
+    retraining of its own camera ('import', 'copy', 'group', 'prune' and 'average', with what belongs to it)."""
 
     id: str
     stream: str

@@ -162,7 +162,8 @@ class CancelJob(Command):
 @dataclass(frozen=True, kw_only=True)
 class SwapModel(Command):
     """Make `version` the serving model of the stream between two frames. Answer: SwapDone or SwapFailed. reason: for people;
-    shadow: it first runs beside the serving one on some live frames and must hold its own there (edge.shadow)."""
+    shadow: it first runs beside the serving one on some live frames and must hold its own there (edge.shadow); mean_of: what takes over
+    is a new version instead, the mean of the weights of these, where they have one (`scheduler.scenes.to_average`)."""
 
     stream: str
     version: str
@@ -170,6 +171,7 @@ class SwapModel(Command):
     reason: str = ""
     shadow: bool = False
     cause: SwapKind = "retrained"
+    mean_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

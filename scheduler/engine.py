@@ -99,7 +99,7 @@ from scheduler.events import (
 from scheduler.fleet import grants
 from scheduler.reasons import reasons_of
 from scheduler.registry import make_policy, needs
-from scheduler.scenes import Scene
+from scheduler.scenes import Lesson, Scene
 from scheduler.slaq import Forecasts
 from scheduler.slaq.reallocate import Goal
 from scheduler.snapshots import division_of, snapshot_of
@@ -115,6 +115,7 @@ from scheduler.types import (
     Snapshot,
     StreamOutcome,
     StreamPlan,
+    Traits,
     WindowOutcome,
 )
 from scheduler.videostorm.types import Allocation
@@ -363,8 +364,9 @@ class BoxEngine:
         self._drop_training(stream, event.reason or "the operator rolled the model back")
         if event.version != stream.version:  # nobody is to put back by itself what the operator took away
             stream.left = reuse.leave(stream.left, stream.version, self.state.window)
+            stream.scenes = scenes.taken_back(stream.scenes, stream.version)
         stream.version, stream.quality, stream.done = event.version, None, True
-        stream.taught_in = ""
+        stream.taught_in = self._taught_in(stream, event.version)
         stream.replaced, stream.reference, stream.learned = None, None, None
         stream.begin_gains()
         self._reshare(event.at_s)
@@ -631,7 +633,7 @@ class BoxEngine:
             stream.begin_gains(back.gains if back is not None else ())
             stream.remark = NEW_SCENE if back is None else KNOWN_SCENE
             self._out.append(TurnToScene(stream=stream.id, scene=here.number))
-            if back is not None and not has_new_model and glance.is_there(stream, back.version):
+            if back is not None and not has_new_model and back.version in glance.usable(stream):
                 self._serve_scene(stream, back)
                 return
             if self.config.learns_now and not self._pool(stream) and stream.candidate is None:
@@ -657,19 +659,32 @@ class BoxEngine:
         self._give_turn_up(stream, KNOWN_SCENE)
         if back.quality is not None:
             stream.quality = back.quality
-        if back.version != stream.version:
-            stream.remark = f"{KNOWN_SCENE}, and so is {back.version}"
-            stream.candidate, stream.swapping, stream.probed = back.version, "reuse", stream.quality
-            stream.candidate_quality = stream.quality
-            self._out.append(
-                SwapModel(
-                    stream=stream.id,
-                    version=back.version,
-                    quality=stream.quality or 0.0,
-                    reason="reuse: the scene is back that it served",
-                    cause="reuse",
-                )  # fmt: skip
-            )
+        lessons = self._to_average(stream, back)
+        if back.version == stream.version and not lessons:
+            return
+        stream.remark = f"{KNOWN_SCENE}, and so is {back.version}"
+        reason = "reuse: the scene is back that it served"
+        if lessons:
+            stream.scenes = scenes.averaging(stream.scenes, lessons)
+            stream.remark = f"{KNOWN_SCENE}; the mean of its own and the newest lessons serves it"
+            reason = f"reuse: the mean of {', '.join(lesson.version for lesson in lessons)}, since a known scene is back"
+        stream.candidate, stream.swapping, stream.probed = back.version, "reuse", stream.quality
+        stream.candidate_quality = stream.quality
+        self._out.append(
+            SwapModel(
+                stream=stream.id,
+                version=back.version,
+                quality=stream.quality or 0.0,
+                reason=reason,
+                cause="reuse",
+                mean_of=tuple(lesson.version for lesson in lessons),
+            )  # fmt: skip
+        )
+
+    def _to_average(self, stream: StreamState, back: Scene) -> tuple[Lesson, ...]:
+        if not self.config.average:
+            return ()
+        return scenes.to_average(stream.scenes, back, glance.usable(stream) - {stream.delivered})
 
     def _give_turn_up(self, stream: StreamState, why: str) -> None:
         """What the last window would have taught is of another scene."""
@@ -1166,19 +1181,21 @@ class BoxEngine:
 
     def _swap_done(self, event: SwapDone) -> None:
         stream = self.state.streams.get(event.stream)
-        if stream is None or stream.candidate != event.version:
+        if stream is None or stream.candidate != (event.asked or event.version):
             return
         stream.offered = tuple(v for v in stream.offered if v != event.version)
         old, stream.version, stream.quality = stream.version, event.version, stream.candidate_quality
-        shared = stream.swapping == "retrained" and stream.judged is not None and stream.judged.members
-        stream.taught_in = stream.judged.job if shared and stream.judged is not None else ""
         stream.candidate, stream.learned, stream.reference = None, self.state.lesson(stream), None
         stream.held_out = self.config.gate_frames
         if stream.swapping in ("reuse", "rollback"):
+            if event.asked:
+                self._remember_mean(stream, event)
             self._serves_again(stream, old)
             self._go_on(stream, event.at_s)
             return
         stream.replaced, stream.asked, stream.admitted, stream.done = old, False, True, True
+        stream.taught_in = stream.judged.job if stream.judged is not None and stream.judged.members else ""
+        stream.scenes = scenes.learned(stream.scenes, Lesson(version=event.version, taught_in=stream.taught_in))
         if all(m.name != event.version for m in stream.cached):
             self._remember_model(stream, event.version)
         self._plan(event.at_s)
@@ -1187,12 +1204,18 @@ class BoxEngine:
         """What follows from taking an earlier version up: the one that served stays out for a while; it may come back at once only
         where reuse, not rollback, took its place (then it is the next one to be asked whether that was right)."""
         stream.left = reuse.leave(stream.left, old, self.state.window)
+        if stream.swapping == "rollback":
+            stream.scenes = scenes.taken_back(stream.scenes, old)
+        stream.taught_in = self._taught_in(stream, stream.version)
         stream.replaced, stream.asked = old if stream.swapping == "reuse" else None, False
         stream.reused = stream.version
         if stream.lesson is None:  # else its labels are still to come
             stream.measured = stream.probed
         if not stream.turned:  # else what there is to win follows from the scene, not from the model
             stream.begin_gains()
+
+    def _taught_in(self, stream: StreamState, version: str) -> str:
+        return scenes.taught_in(stream.scenes, version) if self.config.average else ""
 
     def _go_on(self, stream: StreamState, at_s: float) -> None:
         """After a swap that a probe asked for, well or badly ended: the camera's profile, or a plan when preparation is over."""
@@ -1208,6 +1231,15 @@ class BoxEngine:
         if stream.traits is not None:
             kept = CachedModel(name=version, traits=stream.traits, signature=stream.signature)
             stream.cached = (kept, *stream.cached)[:MAX_CACHED]
+
+    def _remember_mean(self, stream: StreamState, event: SwapDone) -> None:
+        """The mean of lessons may serve again, when a window looks like this one."""
+        here = stream.scenes.present
+        if here is not None:
+            stream.scenes = scenes.averaging(stream.scenes, here.averaged, event.version)
+        asked = next((m for m in stream.cached if m.name == event.asked), CachedModel(name=event.asked, traits=Traits()))
+        kept = replace(asked, name=event.version, signature=stream.scene)
+        stream.cached = (kept, *stream.cached)[:MAX_CACHED]
 
     def _swap_failed(self, event: SwapFailed) -> None:
         stream = self.state.streams.get(event.stream)

@@ -111,6 +111,8 @@ class EngineConfig:
     decided with.
     learn_now: a camera that turns to a scene which it does not know, or is new, learns from the window in progress (where it is
     `overlap`), not from the one before; False is what journals without it were decided with.
+    average: a scene that is back is served by the mean of its own lessons and the newest one (`scheduler.scenes.to_average`); False is
+    what journals without it were decided with.
     together: cameras with one model share one lesson a window, where it is `overlap` (`scheduler.together`, `scheduler.lessons`), of
     the window in progress where it is `learn_now`; what they learn is not put off for drift then, so all are examined in full.
     knob_loop: between two plans knobs and inference shares are divided anew when what they rest on has changed
@@ -191,6 +193,7 @@ class EngineConfig:
     reuse_nearest: int = 3
     glance: bool = False
     learn_now: bool = False
+    average: bool = False
     together: bool = False
     group: bool = False
     group_distance: float = 0.3

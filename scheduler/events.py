@@ -308,8 +308,11 @@ class JobFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SwapDone(Event):
+    """version: that serves now; asked: the one that was asked for, where another was made in its place (`SwapModel.mean_of`)."""
+
     stream: str
     version: str
+    asked: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

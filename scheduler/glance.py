@@ -78,9 +78,9 @@ def worth_asking(stream: StreamState, near: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(v for v in dict.fromkeys((stream.delivered, *near)) if v and v != stream.version)
 
 
-def is_there(stream: StreamState, version: str) -> bool:
-    """Can that version still serve the camera?"""
-    return bool(version) and version in (stream.version, stream.delivered, *(model.name for model in stream.cached))
+def usable(stream: StreamState) -> set[str]:
+    """The versions that can serve the camera."""
+    return {stream.version, stream.delivered, *(model.name for model in stream.cached)} - {""}
 
 
 def _is_near(model: CachedModel, now: Signature, most: float) -> bool:

@@ -173,7 +173,7 @@ class ReuseSection(Section):
     glance: bool = setting(
         True,
         text="Look at the window in progress too, soon after it has begun: what was known of a scene that comes back holds again, and "
-        "its model serves at once; a scene that is new is learned from this window.",
+        "its model or the mean of its and the newest lessons serves at once; a scene that is new is learned from this window.",
     )
     together: bool = setting(
         True,

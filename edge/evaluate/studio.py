@@ -397,7 +397,7 @@ class Studio:
             state = self.memo.state(version)
             assert state is not None, "only what the memo keeps is forgotten"
             self._forgotten.discard(version)
-            self._detectors[version] = self._restored(state)
+            self._detectors[version] = self.restored(state)
         return self._detectors[version]
 
     def forget(self) -> None:
@@ -418,7 +418,7 @@ class Studio:
             return None
         state = self.memo.state(version)
         if state is not None:
-            detector = self._restored(state)
+            detector = self.restored(state)
         else:
             self.done.trainings += 1
             try:
@@ -429,8 +429,8 @@ class Studio:
         self._detectors[version] = detector
         return None
 
-    def _restored(self, state: dict[str, torch.Tensor]) -> Detector:
-        """A trained model out of the memo. A classifier is built anew: how wide its head is lies in the state."""
+    def restored(self, state: dict[str, torch.Tensor]) -> Detector:
+        """A trained model out of its weights. A classifier is built anew: how wide its head is lies in the state."""
         base = self.detector(self.base_version)
         if is_classifier(base.spec.arch):
             return new_detector(base.spec, state=state)

@@ -15,6 +15,7 @@ from edge.answers import AnswerMeter
 from edge.costs import CostProfile
 from edge.evaluate.studio import FromMemo, Studio, StudioSamples, f1_of, key_of
 from edge.jobs.train import n_embedded
+from models.averaging import averaged
 from models.detector import Detector
 from models.microprofile_run import Trials, sample_size, trials_of
 from scheduler.answers import Answers
@@ -176,16 +177,26 @@ class EvaluateWorld:
         raise TypeError(type(command).__name__)
 
     def swap(self, command: SwapModel, at_s: float) -> Event:
-        before = self._now[command.stream].version
-        self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, version=command.version))
+        before, version = self._now[command.stream].version, self._averaged(command.mean_of) or command.version
+        self._serve(command.stream, replace(self._now[command.stream], at_s=at_s, version=version))
         if command.cause in ("reuse", "rollback"):
             self.record.swaps.append(
                 {"at_s": round(at_s, 3), "stream": command.stream, "window": self._window_at(at_s),
-                 "cause": command.cause, "from": before[:12], "to": command.version[:12]}
+                 "cause": command.cause, "from": before[:12], "to": version[:12], "mean_of": [v[:12] for v in command.mean_of]}
             )  # fmt: skip
         else:
             self.record.admitted += 1
-        return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
+        asked = "" if version == command.version else command.version
+        return SwapDone(at_s=at_s, stream=command.stream, version=version, asked=asked)
+
+    def _averaged(self, versions: Sequence[str]) -> str | None:
+        """The mean of versions as one of its own; None: of nothing, or they have none."""
+        state = averaged([self._studio.detector(version).state() for version in versions])
+        if state is None:
+            return None
+        mean = key_of("mean", list(versions))
+        self._studio.train(mean, lambda: self._studio.restored(state))
+        return mean
 
     def observe(self, command: Command, at_s: float) -> list[Event]:
         self._progress(at_s)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from models.fake import FakeDetector
 from scheduler import events as ev
-from scheduler.codec import decode
-from scheduler.scenes import Scenes
+from scheduler.codec import decode, encode
+from scheduler.scenes import Lesson, Scene, Scenes
+from scheduler.types import Signature
 from tests.support.live_box import CONFIG, LiveBox
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
@@ -40,4 +42,37 @@ def test_a_new_camera_learns_from_its_first_window_and_its_scene_is_known_after_
         again.wait_for(ev.LookDone, "a")
         stream = again.runtime.parts.engine.state.streams["a"]
         assert [scene.number for scene in stream.scenes.known] == [scene.number for scene in kept.known], "the same scene"
+        assert again.replayed().exact
+
+
+def test_a_scene_that_is_back_is_served_by_the_mean_of_what_was_learned_in_it_and_since(tmp_path: Path) -> None:
+    """The second box comes up in the scene of the first one's lesson, after another scene that taught a model, too."""
+    averages = replace(GLANCES, average=True)
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=averages) as box:
+        own = box.wait_for(ev.SwapDone, "a").version
+        box.wait_windows(1)
+        box.stop()
+        day = box.runtime.parts.engine.state.streams["a"].scenes.present
+        assert day is not None
+        assert [lesson.version for lesson in day.lessons][-1] == own
+        since = box.shelf.keep_candidate(
+            "a", parent=own, detector=FakeDetector(skill=0.95), config=CONFIG.retrain[0], window=1
+        ).id
+        box.shelf.admit("a", since, 0.5)
+        lesson = Lesson(version=since)
+        elsewhere = Scene(
+            number=day.number + 1, signature=Signature(values=tuple(value + 40.0 for value in day.signature.values)),
+            version=since, lessons=(lesson,),
+        )  # fmt: skip
+        left = replace(day, version=own)
+        box.store.keep_scenes("a", encode(Scenes(known=(elsewhere, left), made=day.number + 2, newest=lesson)))
+        skills = [float(box.shelf.detector(version).state()["skill"]) for version in (*(x.version for x in day.lessons), since)]
+    with LiveBox(tmp_path / "data", {"a": "fake"}, config=averages) as again:
+        swapped = again.wait_for(ev.SwapDone, "a")
+        assert (swapped.asked, swapped.version) == (own, again.store.serving("a")["a"].id)
+        assert again.watched["a"].worker.version() == swapped.version
+        assert again.store.model(swapped.version).config["origin"]["kind"] == "average"
+        assert float(again.shelf.detector(swapped.version).state()["skill"]) == pytest.approx(sum(skills) / len(skills))
+        assert swapped.version in [model.name for model in again.shelf.cached("a")], "it may serve again, after a restart too"
+        again.wait_frames("a")
         assert again.replayed().exact

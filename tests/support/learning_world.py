@@ -58,13 +58,15 @@ SceneOf = Callable[[str, int], Scene]
 class LearningWorld:
     """scene_of: (camera, window) -> its scene. worth: (version, is it night) -> its true quality. A retraining makes a version that is
     worth `learns` in the scenes it was trained in, and `forgets` in the others. said: what a measurement of a version says, where that
-    is not the truth. failing: names of the commands whose jobs fail; dead: versions that cannot be swapped in."""
+    is not the truth. failing: names of the commands whose jobs fail; dead: versions that cannot be swapped in. A mean of versions is
+    worth `means` by day and by night; None: they have none."""
 
     scene_of: SceneOf = lambda camera, window: DAY
     worth: dict[tuple[str, bool], float] = field(default_factory=dict)
     learns: float = 0.8
     forgets: float = 0.3
     base: float = 0.5
+    means: float | None = 0.75
     failing: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     done: list[Command] = field(default_factory=list)
@@ -167,6 +169,10 @@ class LearningWorld:
     def swap(self, command: SwapModel, at_s: float) -> Event:
         if command.version in self.dead:
             return SwapFailed(at_s=at_s, stream=command.stream, version=command.version, text="made up")
+        if command.mean_of and self.means is not None:
+            mean = f"mean of {' and '.join(command.mean_of)}"
+            self.worth[mean, False] = self.worth[mean, True] = self.means
+            return SwapDone(at_s=at_s, stream=command.stream, version=mean, asked=command.version)
         return SwapDone(at_s=at_s, stream=command.stream, version=command.version)
 
     def observe(self, command: Command, at_s: float) -> tuple[Event, ...]:

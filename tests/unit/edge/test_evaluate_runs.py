@@ -35,7 +35,7 @@ from scheduler.commands import (
 from scheduler.ekya import hindsight
 from scheduler.ekya.usual_knobs import usual_quality_frac
 from scheduler.engine import BoxEngine
-from scheduler.events import BoxStarted, CameraAdded, KnobsMeasured, LabelDone, LookDone, ProbeDone
+from scheduler.events import BoxStarted, CameraAdded, KnobsMeasured, LabelDone, LookDone, ProbeDone, SwapDone
 from scheduler.sim.driver import VirtualDriver
 from scheduler.types import Detections, RetrainConfig
 from streams.drift import DriftSpec
@@ -353,6 +353,22 @@ def test_what_is_learned_of_the_window_in_progress_is_a_training_of_that_window(
         made = world.record.trainings[-1]
         assert (made.window, made.labels) == (last, labelled.train)
         assert made.quality == studio.window_f1(stream, last, made.version)
+
+
+def test_the_mean_of_versions_serves_as_a_version_of_its_own(studio: Studio) -> None:
+    world = EvaluateWorld(studio, {s: studio.knobs(s) for s in studio.footage})
+    for skill in (0.2, 0.8):
+        assert studio.train(f"skill {skill}", lambda skill=skill: FakeDetector(skill=skill)) is None
+    asked = SwapModel(stream="cam0", version="skill 0.2", quality=1.0, cause="reuse", mean_of=("skill 0.2", "skill 0.8"))
+    told = world.swap(asked, 3.0)
+    assert isinstance(told, SwapDone)
+    assert told.asked == "skill 0.2"
+    assert float(studio.detector(told.version).state()["skill"]) == pytest.approx(0.5)
+    assert world.record.swaps[-1]["mean_of"] == ["skill 0.2", "skill 0.8"]
+    again = world.swap(replace(asked, stream="cam1"), 4.0)
+    assert again == replace(told, stream="cam1", at_s=4.0), "the same mean of the same versions"
+    plain = world.swap(replace(asked, mean_of=()), 5.0)
+    assert plain == SwapDone(at_s=5.0, stream="cam0", version="skill 0.2")
 
 
 def test_a_training_that_fails_leaves_the_camera_its_model(videos: list[Path]) -> None:

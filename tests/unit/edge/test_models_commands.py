@@ -13,6 +13,7 @@ import pytest
 
 from edge import cli
 from edge.clock import SystemClock
+from edge.models_admin import origin_in_words
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store
@@ -180,6 +181,10 @@ def test_a_damaged_version_does_not_serve(box: Box, command: list[str]) -> None:
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert "gate-000002 is damaged" in box.run(3, *command)
     assert box.serving() == "gate-000003"
+
+
+def test_a_mean_of_versions_says_of_which() -> None:
+    assert origin_in_words({"kind": "average", "of": "gate-000002, gate-000003"}) == "mean of gate-000002, gate-000003"
 
 
 def test_a_version_is_copied_to_another_camera_with_its_origin(box: Box) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from edge.scene_book import SceneBook
 from edge.store.store import Store
 from scheduler.codec import decode, encode
-from scheduler.scenes import MOST, Scenes, seen
+from scheduler.scenes import MOST, Lesson, Scenes, learned, seen, to_average
 from scheduler.types import Signature
 
 DAY, NIGHT = Signature(values=(0.0,) * 28, view=(1.0, 0.0)), Signature(values=(9.0,) * 28, view=(0.0, 1.0))
@@ -112,3 +113,29 @@ def test_a_database_of_before_gets_the_table(tmp_path: Path) -> None:
 def test_all_scenes_are_read_as_they_were_written(looks: list[Signature]) -> None:
     scenes = turned(*looks)
     assert decode(encode(scenes)) == scenes
+
+
+def test_what_was_learned_in_which_scene_is_known_after_the_restart(store: Store) -> None:
+    """So the scene that is back after it is served by the mean of its own and the newest lesson."""
+    book = SceneBook(store)
+    scenes = turned(DAY)
+    book.keep("a", scenes)
+    scenes = learned(scenes, Lesson(version="v2", taught_in="first"))
+    book.keep("a", scenes)
+    assert SceneBook(store).of("a") == scenes, "a lesson is worth being written, though the scene is the same"
+    scenes, _ = seen(scenes, NIGHT, version="v2", gains=[])
+    scenes = learned(scenes, Lesson(version="v3", taught_in="second"))
+    book.keep("a", scenes)
+    again, back = seen(SceneBook(store).of("a"), DAY, version="v3", gains=[])
+    assert back is not None
+    assert [lesson.version for lesson in to_average(again, back, ["v2", "v3"])] == ["v2", "v3"]
+
+
+def test_scenes_that_an_earlier_version_kept_are_read(store: Store) -> None:
+    scenes = turned(DAY, NIGHT)
+    body = json.loads(encode(scenes))
+    del body["newest"]
+    for scene in body["known"]:
+        del scene["lessons"], scene["averaged"], scene["mean"]
+    store.keep_scenes("a", json.dumps(body))
+    assert SceneBook(store).of("a") == scenes

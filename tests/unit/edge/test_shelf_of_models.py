@@ -15,7 +15,7 @@ import edge.shelf
 from configs.errors import StorageError, UsageError, WeightsError
 from configs.files import full
 from edge.clock import FakeClock
-from edge.shelf import KEPT_ROWS, Retention, Shelf, outlived
+from edge.shelf import KEPT_ROWS, Made, Retention, Shelf, outlived
 from edge.store.folder import DataFolder
 from edge.store.store import ModelState, Store, StoredModel
 from models.fake import FakeDetector
@@ -456,3 +456,79 @@ def test_a_camera_given_another_network_cannot_go_back_to_the_old_ones(place: Pl
     assert [m.name for m in place.shelf.cached("a")] == [old.id]
     place.shelf.ensure("a", "fake-other")
     assert place.shelf.cached("a") == ()
+
+
+# --- means of models ----------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_two_models_is_a_version_of_its_own(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    first, second = place.candidate(0.8), place.candidate(0.4)
+    mean = place.shelf.average("a", [first, second], instead_of=first)
+    assert mean is not None
+    assert (mean.parent, place.state(mean.id)) == (first, ModelState.CANDIDATE)
+    (skill,) = {float(tensor) for tensor in place.shelf.detector(mean.id).state().values() if tensor.numel() == 1}
+    assert skill == pytest.approx(0.6)
+    manifest = read_manifest(place.folder.version_dir("a", mean.id))
+    assert (manifest.origin, manifest.config) == ({"kind": "average", "of": f"{first}, {second}"}, None)
+    place.shelf.admit("a", mean.id, 0.5)
+    assert place.shelf.serving_version("a").id == mean.id
+
+
+def test_a_mean_looks_like_the_model_whose_place_it_takes_so_that_it_may_serve_again(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    looks = Signature(values=(1.0, 2.0))
+    first = place.shelf.keep_candidate(
+        "a", parent="a-000001", detector=FakeDetector(skill=0.8), config=CONFIG, window=3, traits=Traits(place="a"), signature=looks
+    ).id  # fmt: skip
+    mean = place.shelf.average("a", [first, place.candidate(0.4)], instead_of=first)
+    assert mean is not None
+    place.shelf.admit("a", mean.id, None)
+    assert CachedModel(name=mean.id, traits=Traits(place="a"), signature=looks) in place.shelf.cached("a")
+
+
+def test_models_of_one_camera_that_do_not_go_back_to_one_have_no_mean(place: Place) -> None:
+    """Weights that were trained apart from each other from the beginning have nothing to do with each other."""
+    place.shelf.ensure("a", "fake")
+    old = place.candidate(0.8)
+    new = place.shelf.ensure("a", "fake", lambda name: FakeDetector(skill=0.1, arch="fake"), anew=True)
+    assert place.shelf.average("a", [old, place.candidate(0.4, parent=new.id)], instead_of=old) is None
+    assert place.shelf.average("a", [place.candidate(0.2, parent=new.id), new.id], instead_of=new.id) is not None
+
+
+@pytest.mark.parametrize("kind", ["import", "copy", "prune"])
+def test_a_model_from_outside_or_a_pruned_one_begins_a_line_of_its_own(place: Place, kind: str) -> None:
+    place.shelf.ensure("a", "fake")
+    own = place.candidate(0.8)
+    foreign = place.shelf._keep(
+        "a", parent="a-000001", detector=FakeDetector(skill=0.3), made=Made(config=CONFIG, window=1, origin={"kind": kind})
+    ).id  # fmt: skip
+    assert place.shelf.average("a", [own, place.candidate(0.4, parent=foreign)], instead_of=own) is None
+    assert place.shelf.average("a", [foreign, place.candidate(0.4, parent=foreign)], instead_of=own) is not None
+    assert place.shelf.average("a", [own, place.candidate(0.4)], instead_of=own) is not None
+
+
+def test_where_a_row_between_them_is_gone_nobody_knows_and_nothing_is_averaged(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    assert (
+        place.shelf.average("a", [place.candidate(0.8, parent="a-000077"), place.candidate(0.4)], instead_of="a-000001") is None
+    )
+    assert place.shelf.average("a", ["a-000088", place.candidate(0.4)], instead_of="a-000001") is None
+
+
+def test_models_of_another_shape_have_no_mean(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    other = place.shelf.keep_candidate(
+        "a", parent="a-000001", detector=FakeDetector(skill=0.8, arch="fake-other"), config=CONFIG, window=3
+    ).id  # fmt: skip
+    assert place.shelf.average("a", [place.candidate(0.8), other], instead_of="a-000001") is None
+
+
+def test_no_mean_is_made_of_a_damaged_model(place: Place) -> None:
+    place.shelf.ensure("a", "fake")
+    good, bad = place.candidate(0.8), place.candidate(0.4)
+    place.weights(bad).write_bytes(b"x")
+    before = place.on_disk()
+    with pytest.raises(WeightsError):
+        place.shelf.average("a", [good, bad], instead_of=good)
+    assert place.on_disk() == before

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configs.errors import StorageError
 from edge.clock import FakeClock
 from edge.inference import InferenceWorker
 from edge.shadow import ShadowRules, SwapRefused
 from edge.shelf import Shelf
 from edge.store.folder import DataFolder
-from edge.store.store import ModelState, QualityPoint, Store
+from edge.store.store import ModelState, QualityPoint, Store, StoredModel
 from edge.swapping import Swapper
 from models.detector import Detector
 from models.fake import FakeDetector
@@ -185,3 +186,84 @@ def test_the_quality_beside_which_a_shadow_is_judged_is_that_of_the_model_that_s
         place.store.add_quality(QualityPoint(stream="a", at_utc=0.0, value=value, kind="f1", version=version))
     assert place.swapper._measured("a", "a-000001") == 0.5
     assert place.swapper._measured("a", "a-000002") is None
+
+
+# --- the mean of several takes over -------------------------------------------------------------------------------------
+
+
+def mean_of(place: Place, versions: tuple[str, ...], asked: str, **options: Any) -> str:
+    command = SwapModel(stream="a", version=asked, quality=None, cause="reuse", mean_of=versions, **options)
+    return place.swapper.take_over(place.worker, command)
+
+
+def test_the_mean_of_two_takes_over_as_a_version_of_its_own_and_as_trained_at_once(place: Place) -> None:
+    first, second = place.candidate(), place.candidate()
+    version = mean_of(place, (first, second), first)
+    assert version not in (first, second)
+    assert place.serving() == (version, version)
+    assert place.built == ["later"], "its form follows"
+
+
+def test_what_takes_over_by_itself_says_its_own_name(place: Place) -> None:
+    version = place.candidate()
+    assert mean_of(place, (), version) == version
+
+
+def test_where_there_is_no_mean_the_version_that_was_asked_for_serves(place: Place) -> None:
+    first = place.candidate()
+    assert mean_of(place, (first, "a-000099"), first) == first
+    assert place.serving() == (first, first)
+
+
+def test_a_damaged_part_or_a_full_disk_leaves_the_version_that_was_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place.candidate(), place.candidate()
+    (place.folder.version_dir("a", second) / "model.safetensors").write_bytes(b"x")
+    assert mean_of(place, (first, second), first) == first
+    assert place.serving() == (first, first)
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full", code="full")
+
+    third = place.candidate()
+    monkeypatch.setattr(Shelf, "average", full)
+    assert mean_of(place, (first, third), third) == third
+    assert place.serving() == (third, third)
+
+
+def means(place: Place) -> list[StoredModel]:
+    return [m for m in place.store.models("a") if m.config.get("origin", {}).get("kind") == "average"]
+
+
+def test_a_mean_that_does_not_take_over_is_rejected_and_the_version_that_was_asked_for_serves(place: Place) -> None:
+    first, second = place.candidate(), place.candidate()
+    later = place.swapper.serve_later
+
+    def slow(model: Detector, camera: str) -> Detector:
+        built = later(model, camera)
+        built._cost_s = 0.5  # type: ignore[attr-defined]
+        return built
+
+    place.swapper.serve_later = slow
+    assert mean_of(place, (first, second), first) == first
+    assert place.serving() == (first, first)
+    assert place.swapper.version_under_way("a") is None
+    (mean,) = means(place)
+    assert (mean.state, place.folder.version_dir("a", mean.version.id).exists()) == (ModelState.REJECTED, False)
+    assert "needs 500 ms a frame" in mean.reason
+
+
+def test_a_mean_that_was_given_up_meanwhile_does_not_serve_nor_does_another(place: Place) -> None:
+    first, second = place.candidate(), place.candidate()
+    later = place.swapper.serve_later
+
+    def given_up(model: Detector, camera: str) -> Detector:
+        place.swapper.give_up("a", "the operator chose another model")
+        return later(model, camera)
+
+    place.swapper.serve_later = given_up
+    with pytest.raises(SwapRefused, match="the operator chose another"):
+        mean_of(place, (first, second), first)
+    assert place.serving() == ("a-000001", "a-000001")
+    assert [m.state for m in means(place)] == [ModelState.REJECTED]

@@ -23,7 +23,7 @@ from scheduler.commands import (
 from scheduler.drift.signature import PARTS
 from scheduler.engine import GLANCE, BoxEngine
 from scheduler.engine_state import Running, StreamState
-from scheduler.events import CameraAdded, Event, GateDone, LookDone, ProbeDone, TimerFired
+from scheduler.events import CameraAdded, Event, GateDone, LookDone, ModelRolledBack, ProbeDone, TimerFired
 from scheduler.types import CachedModel, RetrainOption, Signature, Traits
 from tests.support.learning_world import DAY, ENGINE, KNOBS, NIGHT, LearningWorld, Ran, run
 
@@ -158,7 +158,9 @@ def test_in_a_new_scene_the_model_that_the_camera_came_with_is_asked_first() -> 
 def test_what_can_still_serve() -> None:
     camera = stream(1.0, {"kept": 0.0})
     camera.delivered = "first"
-    assert [v for v in ("now", "kept", "first", "gone", "") if glance.is_there(camera, v)] == ["now", "kept", "first"]
+    assert glance.usable(camera) == {"now", "kept", "first"}
+    camera.delivered = ""
+    assert glance.usable(camera) == {"now", "kept"}
 
 
 def test_switched_off_or_without_reuse_or_in_groups_nobody_glances() -> None:
@@ -255,9 +257,9 @@ def at_night(**changes: Any) -> tuple[BoxEngine, Ran]:
     return ran.engine, ran
 
 
-def glance_alone() -> tuple[StreamState, BoxEngine, Ran]:
+def glance_alone(**changes: Any) -> tuple[StreamState, BoxEngine, Ran]:
     """The same with nothing else to do."""
-    engine, ran = at_night()
+    engine, ran = at_night(**changes)
     state = engine.state
     state.queue, state.active, state.labels_due, state.phase = [], None, False, "planned"
     return state.streams["a"], engine, ran
@@ -397,3 +399,97 @@ def test_a_scene_that_is_still_there_after_the_restart_is_the_same() -> None:
     ran = begun_anew(NIGHT, 2)
     assert turned(ran) == [1]
     assert not ran.swaps("reuse")
+
+
+# --- the mean of lessons ------------------------------------------------------------------------------------------------
+
+
+def averaging(windows: int, world: LearningWorld | None = None) -> Ran:
+    return run(world or LearningWorld(scene_of=alternating(2)), windows=windows, glance=True, average=True)
+
+
+def test_a_scene_that_is_back_is_served_by_the_mean_of_its_own_and_the_newest_lesson() -> None:
+    ran = averaging(5)
+    (swap,) = [c for at_s, c in when(ran, "a") if c.cause == "reuse"]
+    assert (swap.version, swap.mean_of) == ("a:0", ("a:0", "a:2"))
+    camera = ran.engine.state.streams["a"]
+    assert camera.version == "mean of a:0 and a:2"
+    assert camera.cached[0].name == camera.version, "it may serve again"
+    assert "the mean of" in swap.reason
+    assert camera.scenes.present is not None
+    assert camera.scenes.present.mean == camera.version
+
+
+def test_without_the_switch_it_is_served_by_its_own_model_as_journals_say() -> None:
+    ran = run(LearningWorld(scene_of=alternating(2)), windows=5, glance=True)
+    (swap,) = [c for at_s, c in when(ran, "a") if c.cause == "reuse"]
+    assert (swap.version, swap.mean_of) == ("a:0", ())
+    assert ran.engine.state.streams["a"].version == "a:0"
+
+
+def test_where_they_have_no_mean_its_own_model_serves() -> None:
+    ran = averaging(5, LearningWorld(scene_of=alternating(2), means=None))
+    assert ran.engine.state.streams["a"].version == "a:0"
+    assert ran.engine.state.streams["a"].reused == "a:0"
+
+
+def test_scenes_that_take_turns_and_teach_nothing_new_are_averaged_once_each() -> None:
+    """Else all models of a camera would become one in the course of a year."""
+    ran = averaging(24)
+    lessons = [c for c in ran.of(SwapModel) if c.cause == "retrained"]
+    means = [c.mean_of for c in ran.swaps("reuse") if c.mean_of]
+    assert len(means) <= len(lessons), "a lesson each, at most"
+    assert len(set(means)) == len(means), "never the same twice"
+    assert not [v for parts in means for v in parts if v.startswith("mean")], "of lessons, not of means"
+
+
+def test_a_mean_that_labels_find_bad_gives_way_to_the_scenes_own_model() -> None:
+    def said(version: str, truth: float, window: int) -> float:
+        return 0.1 if version.startswith("mean") else truth
+
+    ran = averaging(8, LearningWorld(scene_of=alternating(3), said=said))
+    back, gone, *_ = [(at_s, c) for at_s, c in when(ran, "a") if at_s >= 6 * WINDOW_S]
+    assert (back[1].mean_of, back[1].cause) == (("a:0", "a:3"), "reuse")
+    assert (gone[1].version, gone[1].cause) == ("a:0", "reuse")
+    assert 7 * WINDOW_S < gone[0] < 7.2 * WINDOW_S
+
+
+def test_a_mean_goes_again_where_what_it_took_the_place_of_is_better() -> None:
+    def said(version: str, truth: float, window: int) -> float:
+        return {"a:3": 0.8}.get(version, 0.1) if window >= 6 else truth
+
+    ran = averaging(8, LearningWorld(scene_of=alternating(3), said=said))
+    _, gone, *_ = [(at_s, c) for at_s, c in when(ran, "a") if at_s >= 6 * WINDOW_S]
+    assert (gone[1].version, gone[1].cause) == ("a:3", "rollback")
+
+
+def test_a_lesson_that_was_rolled_back_is_averaged_with_nothing() -> None:
+    """By the box or by its operator: it was worse than what it had replaced."""
+    engine, ran = at_night(average=True)
+    camera = engine.state.streams["a"]
+    assert camera.version == "a:2"
+    engine.handle(ModelRolledBack(at_s=400 + AT_S - 0.5, stream="a", version="a:0"))
+    assert camera.scenes.newest is None
+    assert all(lesson.version != "a:2" for scene in camera.scenes.known for lesson in scene.lessons)
+
+
+def test_a_swap_to_a_mean_that_fails_leaves_what_serves_and_is_not_tried_again_before_another_lesson() -> None:
+    camera, engine, ran = glance_alone(average=True)
+    ran.world.dead = {"a:0"}
+    told = carried_out(engine, ran.world, engine.handle(TimerFired(at_s=400 + AT_S, timer=GLANCE)), 400 + AT_S)
+    assert [c.mean_of for c in told if isinstance(c, SwapModel)] == [("a:0", "a:2")]
+    assert (camera.version, camera.candidate) == ("a:2", None)
+    day = camera.scenes.present
+    assert day is not None
+    assert (len(day.averaged), day.mean) == (2, "")
+
+
+def test_an_engine_made_from_a_checkpoint_averages_as_the_one_that_went_on() -> None:
+    _, engine, ran = glance_alone(average=True)
+    copy = decode(encode(engine.checkpoint()))
+    again = BoxEngine(copy.config, copy.state)
+    fired = TimerFired(at_s=400 + AT_S, timer=GLANCE)
+    told = carried_out(engine, ran.world, engine.handle(fired), 400 + AT_S)
+    assert carried_out(again, ran.world, again.handle(fired), 400 + AT_S) == told
+    assert [c for c in told if isinstance(c, SwapModel) and c.mean_of]
+    assert encode(again.checkpoint()) == encode(engine.checkpoint())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -11,7 +12,23 @@ from hypothesis import given
 
 from scheduler import drift
 from scheduler.drift.signature import PARTS
-from scheduler.scenes import CHANGED_LIGHT, MOST, OTHER_VIEW, SAME, Scene, Scenes, apart, seen
+from scheduler.scenes import (
+    CHANGED_LIGHT,
+    MOST,
+    MOST_LESSONS,
+    OTHER_VIEW,
+    SAME,
+    Lesson,
+    Scene,
+    Scenes,
+    apart,
+    averaging,
+    learned,
+    seen,
+    taken_back,
+    taught_in,
+    to_average,
+)
 from scheduler.types import Signature
 
 
@@ -131,3 +148,109 @@ def test_what_another_model_finds_is_no_other_scene() -> None:
 
 def test_a_look_without_a_signature_is_infinitely_far() -> None:
     assert apart(Signature(), at(0.5)) == math.inf
+
+
+# --- what lessons taught in other scenes --------------------------------------------------------------------------------
+
+
+def taught(*steps: tuple[Signature, str]) -> Scenes:
+    """A camera that sees one after the other and is taught a model in each, '': none."""
+    scenes, serving = Scenes(), "v0"
+    for view, version in steps:
+        scenes, _ = seen(scenes, view, version=serving, gains=[])
+        if version:
+            scenes, serving = learned(scenes, Lesson(version=version, taught_in=f"lesson of {version}")), version
+    return scenes
+
+
+def back_to(scenes: Scenes, view: Signature, serving: str = "any", usable: Collection[str] = "abcdefg") -> list[str]:
+    """The versions to be averaged when this scene is back."""
+    scenes, back = seen(scenes, view, version=serving, gains=[])
+    assert back is not None
+    return [lesson.version for lesson in to_average(scenes, back, usable)]
+
+
+def test_a_scene_that_is_back_has_its_own_lessons_and_the_newest_of_all() -> None:
+    assert back_to(taught((DAY, "a"), (NIGHT, "b")), DAY) == ["a", "b"]
+    assert back_to(taught((DAY, "a"), (DAY, "b"), (NIGHT, "c")), DAY) == ["a", "b", "c"]
+    assert back_to(taught((DAY, "a"), (NIGHT, "b"), (at(40.0), "c")), DAY) == ["a", "c"], "not what lies between"
+
+
+def test_of_its_own_only_the_newest_count() -> None:
+    assert back_to(taught((DAY, "a"), (DAY, "b"), (DAY, "c"), (NIGHT, "d")), DAY) == ["b", "c", "d"]
+    assert MOST_LESSONS == 2
+
+
+def test_where_nothing_was_learned_elsewhere_since_its_own_model_serves() -> None:
+    assert back_to(taught((DAY, "a"), (NIGHT, "")), DAY) == []
+    assert back_to(taught((NIGHT, "a"), (DAY, "b"), (NIGHT, "")), DAY) == []
+
+
+def test_a_scene_without_a_lesson_has_the_model_that_served_it() -> None:
+    assert back_to(taught((DAY, "a"), (FOG, ""), (NIGHT, "b")), FOG) == ["a", "b"]
+
+
+def test_what_cannot_serve_any_more_is_left_out() -> None:
+    scenes = taught((DAY, "a"), (DAY, "b"), (NIGHT, "c"))
+    assert back_to(scenes, DAY, usable="bc") == ["b", "c"]
+    assert back_to(scenes, DAY, usable="ab") == []
+    assert back_to(scenes, DAY, usable="c") == []
+
+
+def test_the_same_lessons_are_not_averaged_again_but_others_are() -> None:
+    scenes, back = seen(taught((DAY, "a"), (NIGHT, "b")), DAY, version="b", gains=[])
+    assert back is not None
+    scenes = averaging(scenes, to_average(scenes, back, "ab"), "mean")
+    scenes, _ = seen(scenes, NIGHT, version="mean", gains=[])
+    assert back_to(scenes, DAY) == []
+    assert back_to(learned(scenes, Lesson(version="c")), DAY) == ["a", "c"]
+
+
+def test_a_model_that_was_taken_back_is_averaged_with_no_other() -> None:
+    scenes = taught((DAY, "a"), (NIGHT, "b"))
+    assert back_to(taken_back(scenes, "b"), DAY) == [], "the newest lesson was none"
+    assert back_to(taken_back(scenes, "a"), DAY, serving="b", usable="b") == []
+    assert back_to(taken_back(scenes, "x"), DAY) == ["a", "b"]
+
+
+def test_cameras_with_one_model_say_the_same_of_what_taught_it() -> None:
+    """Each camera has versions of its own of what they learned together."""
+
+    def told(camera: str) -> tuple[str, str]:
+        scenes = Scenes()
+        for view, lesson in ((DAY, "first"), (NIGHT, "second")):
+            scenes, _ = seen(scenes, view, version=f"{camera}-0", gains=[])
+            scenes = learned(scenes, Lesson(version=f"{camera}-{lesson}", taught_in=lesson))
+        scenes, back = seen(scenes, DAY, version=f"{camera}-second", gains=[])
+        assert back is not None
+        scenes = averaging(scenes, to_average(scenes, back, [f"{camera}-first", f"{camera}-second"]), f"{camera}-mean")
+        return taught_in(scenes, f"{camera}-mean"), taught_in(scenes, f"{camera}-first")
+
+    assert told("a") == told("b") == ("first + second", "first")
+    assert taught_in(taught((DAY, "a")), "unheard of") == ""
+    assert taught_in(Scenes(known=(Scene(number=0, signature=DAY, version="v"),)), "") == "", "no mean is no version"
+
+
+def test_a_lesson_before_anything_was_seen_is_the_newest_and_of_no_scene() -> None:
+    scenes = learned(Scenes(), Lesson(version="a"))
+    assert scenes.newest == Lesson(version="a")
+    scenes, _ = seen(scenes, DAY, version="a", gains=[])
+    assert scenes.newest is not None, "not forgotten with the first look"
+    assert averaging(Scenes(), (Lesson(version="a"),)) == Scenes()
+
+
+@given(st.lists(st.tuples(st.sampled_from([DAY, NIGHT, FOG]), st.booleans()), max_size=30))
+def test_over_a_long_time_a_scene_remembers_few_lessons_and_averages_few(steps: list[tuple[Signature, bool]]) -> None:
+    scenes, serving = Scenes(), "0"
+    for number, (view, learns) in enumerate(steps):
+        scenes, back = seen(scenes, view, version=serving, gains=[])
+        if back is not None:
+            parts = to_average(scenes, back, {str(n) for n in range(1, len(steps) + 1)})
+            assert len(parts) in (0, *range(2, MOST_LESSONS + 2))
+            assert len({lesson.version for lesson in parts}) == len(parts)
+            if parts:
+                assert parts[-1] == scenes.newest
+                scenes, serving = averaging(scenes, parts, f"mean {number}"), f"mean {number}"
+        if learns:
+            scenes, serving = learned(scenes, Lesson(version=str(number + 1))), str(number + 1)
+        assert all(len(scene.lessons) <= MOST_LESSONS for scene in scenes.known)
