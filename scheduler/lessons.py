@@ -77,7 +77,7 @@ def _lesson(members: list[StreamState], state: BoxState, config: EngineConfig, n
     best, best_value = "", 0.0
     for name, (gain, gpu_s) in _sums(members, state, config, needs).items():
         ends_s = gpu_s / rate
-        value = gain * ((left_s - ends_s) / left_s + prep_share.LATER_WINDOWS) - lost_per_s * ends_s
+        value = gain * prep_share.windows_served(ends_s, left_s) - lost_per_s * ends_s
         if ends_s < left_s and value > best_value:
             best, best_value = name, value
     if not best:

@@ -72,7 +72,7 @@ def choose(
         gained, used_gpu_s = _in_time(work, most_s * rate)
         takes_s = used_gpu_s / rate
         lost = undisturbed - shown_quality(watched, capacity_pct - share_pct)
-        return gained * (max(0.0, left_s - takes_s) / left_s + LATER_WINDOWS) - lost * takes_s / left_s
+        return gained * windows_served(takes_s, left_s) - lost * takes_s / left_s
 
     return max(shares, key=lambda share_pct: (round(value(share_pct), 9), -share_pct))
 
@@ -84,6 +84,12 @@ def _in_time(work: Sequence[Work], budget_gpu_s: float) -> tuple[float, float]:
         frac = min(1.0, max(0.0, budget_gpu_s - used) / max(part.gpu_s, 1e-9))
         gained, used = gained + frac * part.gain, used + frac * part.gpu_s
     return gained, used
+
+
+def windows_served(ends_s: float, left_s: float) -> float:
+    """Windows for which a gain counts that is there in `ends_s` seconds, where the window ends in `left_s` (above 0): what is left of
+    this one, and later ones."""
+    return max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS
 
 
 def shown_quality(watched: Sequence[Watched], capacity_pct: float) -> float:

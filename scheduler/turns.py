@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduler import admission, together
-from scheduler.prep_share import LATER_WINDOWS, Watched, shown_quality
+from scheduler.prep_share import Watched, shown_quality, windows_served
 from scheduler.split import label_split
 
 #: So many labels win half of what endless ones would: of all labels, or of those that teach.
@@ -207,7 +207,7 @@ def _best_count(
         ends_s += turn.gpu_s(wanted) / max(rate, 1e-9)
         if ends_s > most_s:
             break
-        gained += turn.gain_of(wanted) * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS)
+        gained += turn.gain_of(wanted) * windows_served(ends_s, left_s)
         value = gained - lost_per_s * ends_s
         if value > best[0] + 1e-12:
             best = (value, number, ends_s)
@@ -227,7 +227,7 @@ def _best_pools(
     for members in pools.values():
         ends_s = begins_s + sum(turn.gpu_s(wanted) for turn in members) / max(rate, 1e-9)
         gained = sum(turn.gain_of(wanted) for turn in members)
-        worth = gained * (max(0.0, left_s - ends_s) / left_s + LATER_WINDOWS) - lost_per_s * (ends_s - begins_s)
+        worth = gained * windows_served(ends_s, left_s) - lost_per_s * (ends_s - begins_s)
         if ends_s <= most_s and worth > 1e-12:
             value, begins_s, taken = value + worth, ends_s, [*taken, *members]
     return value, taken, begins_s
