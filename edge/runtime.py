@@ -1055,14 +1055,15 @@ class BoxRuntime:
     def _swap(self, command: SwapModel) -> str:
         """The version that serves now."""
         version = self.swapper.take_over(self.watched[command.stream].worker, command)
-        if command.quality is not None:
-            self._live_jobs.keep_quality(command.stream, command.quality, version)
+        quality = command.quality if version == command.version else None  # of a mean nobody knows it yet
+        if quality is not None:
+            self._live_jobs.keep_quality(command.stream, quality, version)
         log.info(
             "%s: model %s serves, %s %s on labels of this window",
             command.stream,
             version,
             self._task_of(command.stream).quality_name,
-            _shown(command.quality),
+            _shown(quality),
         )
         return version
 

@@ -77,7 +77,7 @@ class Swapper:
         attempt = self._begin(command.stream, command.version)
         try:
             mean = self._mean_of(command)
-            if mean is not None and self._mean_takes_over(worker, replace(command, version=mean), attempt):
+            if mean is not None and self._mean_takes_over(worker, replace(command, version=mean, quality=None), attempt):
                 return mean
             self._take_over(worker, command, attempt, self._in_time)
             return command.version

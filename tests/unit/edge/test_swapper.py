@@ -192,7 +192,7 @@ def test_the_quality_beside_which_a_shadow_is_judged_is_that_of_the_model_that_s
 
 
 def mean_of(place: Place, versions: tuple[str, ...], asked: str, **options: Any) -> str:
-    command = SwapModel(stream="a", version=asked, quality=None, cause="reuse", mean_of=versions, **options)
+    command = SwapModel(stream="a", version=asked, quality=0.7, cause="reuse", reason="two days", mean_of=versions, **options)
     return place.swapper.take_over(place.worker, command)
 
 
@@ -202,6 +202,7 @@ def test_the_mean_of_two_takes_over_as_a_version_of_its_own_and_as_trained_at_on
     assert version not in (first, second)
     assert place.serving() == (version, version)
     assert place.built == ["later"], "its form follows"
+    assert place.store.model(version).version.quality is None, "what is believed of the scene was not measured of it"
 
 
 def test_what_takes_over_by_itself_says_its_own_name(place: Place) -> None:
