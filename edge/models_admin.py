@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -192,12 +192,12 @@ def row_of(model: StoredModel) -> dict[str, Any]:
         "parent": version.parent,
         "pinned": model.pinned,
         "arch": version.arch,
-        "origin": origin_in_words(model.config.get("origin") or {}),
+        "origin": origin_in_words(model.origin),
         "created": datetime.fromtimestamp(model.created_utc, UTC).isoformat(timespec="seconds"),
     }
 
 
-def origin_in_words(origin: dict[str, str]) -> str:
+def origin_in_words(origin: Mapping[str, Any]) -> str:
     """Where a version comes from when it was not made by a retraining of its camera."""
     kind = origin.get("kind", "")
     if kind == "group":

@@ -31,7 +31,8 @@ log = logging.getLogger("driftbox")
 #: Rows of versions whose files are gone that a camera keeps, as a record.
 KEPT_ROWS = 500
 DAY_S = 86_400.0
-#: Origins of versions that only retrainings here separate from their parent.
+#: Origins of versions that only retrainings here separate from their parent. What came from outside begins a line of its own, and so
+#: does what was pruned: its channels are others.
 TRAINED_ON = ("", "group", "average")
 
 
@@ -111,7 +112,9 @@ class Shelf:
         all go back to one model, or their tensors are not alike. instead_of: the version whose place it takes, which it counts as a
         child of and whose looks it has."""
         known = {m.version.id: m for m in self._store.models(stream)}
-        lines = {_line(known, version) for version in versions}
+        lines = {
+            _first_of(known, version, lambda model: model.origin.get("kind", "") not in TRAINED_ON) for version in versions
+        }
         if None in lines or len(lines) != 1:
             return None
         loaded = [load_version(self._folder.version_dir(stream, version)) for version in versions]
@@ -272,26 +275,19 @@ def _serving(models: Sequence[StoredModel]) -> ModelVersion | None:
 
 def _root(models: Sequence[StoredModel]) -> str | None:
     """The version that the serving one goes back to; None where a row between them is gone."""
-    known, found = {m.version.id: m.version for m in models}, _serving(models)
-    while found is not None and found.parent is not None:
-        found = known.get(found.parent)
-    return found.id if found is not None else None
+    serving = _serving(models)
+    return _first_of({m.version.id: m for m in models}, serving.id, lambda model: False) if serving is not None else None
 
 
-def _line(known: Mapping[str, StoredModel], version: str) -> str | None:
-    """The version from which on a model was only trained on here: a camera's first one, one that came from outside, or one that was
-    pruned, whose channels are others. None: a row between them is gone."""
+def _first_of(known: Mapping[str, StoredModel], version: str, begins: Callable[[StoredModel], bool]) -> str | None:
+    """The version that one goes back to: without a parent, or the nearest that `begins` a line of its own. None: a row between them is
+    gone."""
     while version in known:
         model = known[version]
-        if model.version.parent is None or _kind(model) not in TRAINED_ON:
+        if model.version.parent is None or begins(model):
             return version
         version = model.version.parent
     return None
-
-
-def _kind(model: StoredModel) -> str:
-    origin = model.config.get("origin")
-    return str(origin.get("kind", "")) if isinstance(origin, Mapping) else ""
 
 
 def about(manifest: Manifest) -> dict[str, object]:

@@ -9,8 +9,8 @@ A model serves by that only where labels let it in before. Pure. Ours; that mode
 
 What was learned since in other scenes is not lost on the one that is back: it is served by the mean of the weights that lessons in it
 and the newest lesson made (`to_average`). Models that were trained on from one start, a little each, lie so near each other that their
-mean is one too, and on frames that none of them saw it is better than each (Wortsman et al., "Model soups", ICML 2022, section 3.1, the
-uniform soup). Changed: the models differ in what they were taught, not in how (docs/decisions/0119-the-mean-of-lessons.md).
+mean is one too, and on frames that none of them saw it is better than each (Wortsman et al., "Model soups", ICML 2022, the uniform
+soup). Changed: the models differ in what they were taught, not in how (docs/decisions/0119-the-mean-of-lessons.md).
 """
 
 from __future__ import annotations

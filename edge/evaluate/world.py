@@ -191,11 +191,12 @@ class EvaluateWorld:
 
     def _averaged(self, versions: Sequence[str]) -> str | None:
         """The mean of versions as one of its own; None: of nothing, or they have none."""
-        state = averaged([self._studio.detector(version).state() for version in versions])
-        if state is None:
-            return None
-        mean = key_of("mean", list(versions))
-        self._studio.train(mean, lambda: self._studio.restored(state))
+        studio, mean = self._studio, key_of("mean", list(versions))
+        if not studio.has(mean):
+            state = averaged([studio.detector(version).state() for version in versions])
+            if state is None:
+                return None
+            studio.train(mean, lambda: studio.restored(state))
         return mean
 
     def observe(self, command: Command, at_s: float) -> list[Event]:

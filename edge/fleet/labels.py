@@ -73,5 +73,5 @@ def following_labels(
 
 def came_as(store: Store, version: str) -> str:
     """The id under which a version that came with a camera was known where it came from; '': it did not come so."""
-    origin = store.model(version).config.get("origin") or {}
-    return str(origin.get("version", "")) if isinstance(origin, Mapping) and origin.get("kind") == HANDOFF else ""
+    origin = store.model(version).origin
+    return str(origin.get("version", "")) if origin.get("kind") == HANDOFF else ""

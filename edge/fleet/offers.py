@@ -145,7 +145,7 @@ class OfferBook:
         bundle = self._fetched(offer)
         digest = sha256_of(bundle)
         with opened(self._data_dir) as (_, store):
-            known = next((m for m in store.models(local) if _origin(m).get("bundle") == digest), None)
+            known = next((m for m in store.models(local) if m.origin.get("bundle") == digest), None)
         if known is not None:
             self._answer(offer, camera, {"same_as": known.version.id})
             return
@@ -234,14 +234,9 @@ def _key(offer: ModelOffer, camera: CameraKey) -> str:
     return f"{offer.rollout} {camera}"
 
 
-def _origin(model: StoredModel) -> Mapping[str, Any]:
-    found = model.config.get("origin")
-    return found if isinstance(found, dict) else {}
-
-
 def _row_of(store: Store, camera: str, rollout: str, version: str) -> StoredModel | None:
     models = reversed(store.models(camera))
-    return next((m for m in models if m.version.id == version or (not version and _origin(m).get("rollout") == rollout)), None)
+    return next((m for m in models if m.version.id == version or (not version and m.origin.get("rollout") == rollout)), None)
 
 
 def _given_up(store: Store, row: StoredModel) -> str:

@@ -67,6 +67,12 @@ class StoredModel:
         """A candidate from outside (imported, copied) that waits until the camera's gate finds it better."""
         return self.state is ModelState.CANDIDATE and bool(self.config.get("offered"))
 
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where it comes from (`models.versions.Manifest`); empty: from a retraining of its own camera."""
+        found = self.config.get("origin")
+        return found if isinstance(found, Mapping) else {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class QualityPoint:
