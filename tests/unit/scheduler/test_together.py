@@ -61,6 +61,36 @@ def test_of_models_that_find_little_more_is_asked() -> None:
     assert not any(admitted(*(seen(0.2, 0.195 + apart) for apart in spread)))
 
 
+#: What eight cameras saw of three models that had learnt from labels of other pictures, each worse for them in the mean
+#: (`tests/benchmarks/bad_lessons.py`): (serving, candidate, gain_sd, frames).
+WORSE = {
+    "night, seed 0": [
+        (0.182, 0.250, None, 1), (0.143, 0.0, 0.010, 2), (0.923, 0.909, None, 1), (0.0, 0.0, 0.0, 2),
+        (0.143, 0.500, 0.300, 2), (0.0, 1.0, None, 1), (0.750, 0.500, None, 1), (0.250, 0.909, None, 1),
+    ],
+    "night, seed 1": [
+        (0.0, 0.500, None, 1), (0.0, 0.0, None, 1), (0.200, 0.0, 0.167, 2), (0.286, 0.500, None, 1),
+        (0.824, 0.667, 0.044, 2), (0.0, 0.333, 0.250, 2), (0.0, 0.0, None, 1), (0.133, 0.444, 0.175, 2),
+    ],
+    "fog, seed 1": [
+        (0.167, 0.235, 0.056, 2), (0.571, 0.667, None, 1), (0.222, 0.0, None, 1), (0.0, 0.0, None, 1),
+        (0.364, 0.714, 0.075, 2), (0.286, 0.750, None, 1), (0.182, 0.0, None, 1), (0.222, 0.667, 0.200, 2),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frames", WORSE.values(), ids=WORSE.keys())
+def test_where_every_model_finds_a_third_or_less_an_object_or_two_carries_no_lesson(
+    frames: list[tuple[float, float, float | None, int]],
+) -> None:
+    """Each was taken by a camera that lost by it, while a lesson was asked no more than a camera's own model is."""
+    assert not any(admitted(*(seen(s, c, frames=n, gain_sd=sd) for s, c, sd, n in frames)))
+
+
+def test_who_finds_little_still_takes_what_wins_much() -> None:
+    assert all(admitted(*(seen(0.2, 0.2 + gain) for gain in (0.3, 0.25, 0.4, 0.2, 0.35, 0.3, 0.25, 0.3))))
+
+
 def test_whose_own_frames_say_clearly_that_it_is_worse_there_keeps_its_model() -> None:
     """As where one camera's labels are of something else than the others'."""
     other = seen(0.8, 0.5, frames=8, gain_sd=0.02)
