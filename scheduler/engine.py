@@ -1070,15 +1070,27 @@ class BoxEngine:
         """The verdict on a lesson's model: all who judge it have seen it."""
         judges = [s for s in self.state.ordered() if s.pool == pool]
         seen = [(s, s.seen) for s in judges if s.seen is not None]
+        shown = [_seen(event) for _, event in seen]
+        first = self.config.look_again and all(s.gate_knows for s in judges)
+        if first and together.in_doubt(shown, margin=self.config.gate_margin, seeing=self.config.gate_seeing):
+            self._look_again(judges)
+            return
         told = together.verdicts(
-            [_seen(event) for _, event in seen],
-            margin=self.config.gate_margin, risk=self.config.gate_risk, seeing=self.config.gate_seeing,
-        )  # fmt: skip
+            shown, margin=self.config.gate_margin, risk=self.config.gate_risk, seeing=self.config.gate_seeing
+        )
         for (stream, event), verdict in zip(seen, told, strict=True):
             self._take_verdict(stream, event, verdict)
         for stream in judges:
             stream.pool, stream.seen = "", None
         self._plan(at_s)
+
+    def _look_again(self, judges: Sequence[StreamState]) -> None:
+        """New labels decide what those that were there leave in doubt."""
+        gates = [self._gate(stream, known=False) for stream in judges]
+        for stream in judges:
+            stream.seen = None
+        self._emit_shares()  # the jobs are others: they have the shares of the first
+        self._out.extend(gates)
 
     def _take_verdict(self, stream: StreamState, event: GateDone, verdict: admission.Verdict) -> None:
         old, new = _number(event.serving_quality), _number(event.candidate_quality)

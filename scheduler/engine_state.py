@@ -95,6 +95,8 @@ class EngineConfig:
     are chosen anew within a window have the share that was chosen with them; False is what journals without it were decided with.
     weigh_frames: what few labelled frames say of a model is weighed against what was believed of it (`belief.weighed`); False is what
     journals without it were decided with.
+    look_again: a lesson of several cameras that finds little is looked at again, on new labels, where those that are there leave doubt
+    (`together.in_doubt`); False is what journals without it were decided with.
     least_quality: no camera is planned for as if its model were worth less: few labels cannot tell nothing from little, and a camera
     that is worth nothing is not watched; 0.0 is what journals without it were decided with.
     gate_margin, gate_risk: how much better a model must be to be admitted, and the chance that is taken of being wrong
@@ -139,6 +141,7 @@ class EngineConfig:
     overlap: bool = False
     divide_prep: bool = False
     weigh_frames: bool = False
+    look_again: bool = False
     prep_max_frac: float = 0.4
     label_frames: int = 40
     min_label_frames: int = 8

@@ -11,9 +11,10 @@ and 3.2 points more in the one after that (docs/decisions/0116): what one camera
     verdict   the model is judged as a whole, by the mean of the cameras' gains, whose error follows from how far they lie apart,
               weighed against what lessons win (EXPECTED) as `scheduler.admission` does it. A camera takes what all are to take, unless
               its own frames, weighed against what all have seen, leave a chance of less than VETO that it is better there; where
-              the model finds little on them (`admission.SEEING`) the chance must be larger, and where it finds little in the mean
-              of all, larger still (`SURER`). One that cannot tell (no object on
+              the model finds little on them (`admission.SEEING`) the chance must be larger. One that cannot tell (no object on
               its frames: a street at night) keeps what it has.
+    doubt     labels that are there already are a frame or two of each camera. Where models find little, an object more or less is half
+              of F1, and what looks better is not yet sure to be (`in_doubt`): all look again, at new labels, and that verdict counts.
 
 So a poisoned camera among good ones keeps its model, and a model that one camera's good luck carries serves nobody. Fewer
 than ENOUGH cameras could not judge for each other, so they learn alone. Pure.
@@ -40,10 +41,9 @@ EXPECTED = admission.Belief(mean=0.02, sd=0.05)
 #: Chance that is taken of a model being worse for all: half minimises the expected loss (`scheduler.admission`), and the next labels
 #: bring back what was better.
 RISK = 0.5
-#: Of a model that finds little less is taken: the chance falls with this power of what it finds in the mean, as a part of
-#: `admission.SEEING`. With 1, eight in 3,000 bad lessons served a camera that lost by them, all where every model found a third or less;
-#: lessons on real videos are taken and refused alike with 1 and with 3 (docs/decisions/0120).
-SURER = 3.0
+#: A model that finds less than LITTLE of what is there in the mean is looked at again where known labels leave a smaller chance than
+#: SURE of its being better. Without a second look fourteen in 5,000 bad lessons served a camera that lost by them (docs/decisions/0120).
+LITTLE, SURE = 0.6, 0.98
 #: How far the gains that cameras have by one model lie apart (standard deviation).
 APART_SD = 0.1
 #: So far from the middle one a camera counts: a frame or two of it may show anything.
@@ -80,15 +80,22 @@ def verdicts(seen: Sequence[Seen], *, margin: float, risk: float, seeing: float)
     known = [s for s in seen if s.tells()]
     if len(known) < 2:
         return [_own(s, admission.REUSED, margin, risk, seeing) for s in seen]
-    serving, gain, error = _of_all(known)
-    mean, sd = admission.posterior(gain, admission.error_of(error, len(known)), EXPECTED)
-    chance = admission.chance_above(margin, mean, sd)
-    worth_it = chance >= 1.0 - RISK * admission.allowed(1.0, serving + gain, seeing) ** SURER
+    quality, mean, chance = _of_model(known, margin)
+    worth_it = chance >= 1.0 - admission.allowed(RISK, quality, seeing)
     expected = admission.Belief(mean=mean, sd=APART_SD)
     return [
         _taken(s, _own(s, expected, margin, risk, seeing), chance, worth_it, seeing) if s.tells() else admission.REFUSED
         for s in seen
     ]
+
+
+def in_doubt(seen: Sequence[Seen], *, margin: float, seeing: float) -> bool:
+    """Whether a model that would be taken by what few frames say should be looked at again, on new labels: see the top."""
+    known = [s for s in seen if s.tells()]
+    if len(known) < 2:
+        return False  # each camera's own gate knows about doubt
+    quality, _, chance = _of_model(known, margin)
+    return quality < LITTLE and 1.0 - admission.allowed(RISK, quality, seeing) <= chance < SURE
 
 
 def _taken(seen: Seen, own: admission.Verdict, chance: float, worth_it: bool, seeing: float) -> admission.Verdict:
@@ -103,6 +110,13 @@ def _own(seen: Seen, expected: admission.Belief, margin: float, risk: float, see
         seen.serving, seen.candidate, gain=seen.gain, gain_sd=seen.gain_sd, frames=seen.frames, belief=expected, margin=margin,
         risk=risk, seeing=seeing,
     )  # fmt: skip
+
+
+def _of_model(known: Sequence[Seen], margin: float) -> tuple[float, float, float]:
+    """(its quality in the mean, the gain that is expected of it, the chance that this exceeds the margin)."""
+    serving, gain, error = _of_all(known)
+    mean, sd = admission.posterior(gain, admission.error_of(error, len(known)), EXPECTED)
+    return serving + gain, mean, admission.chance_above(margin, mean, sd)
 
 
 def _of_all(known: Sequence[Seen]) -> tuple[float, float, float]:

@@ -45,7 +45,7 @@ def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
         react_fast=config.scheduler.react_fast, react_slow=config.scheduler.react_slow,
         react_dwell_s=config.scheduler.react_dwell_s, slaq=None if config.scheduler.slaq == "off" else config.scheduler.slaq,
         gate_risk=config.window.gate_risk, gate_seeing=SEEING, gate_known=True, profile_pool=pooled.ENOUGH, pool_layers=True,
-        try_again=True, count_taught=True, left_of_missing=True, divide_prep=True, weigh_frames=True,
+        try_again=True, count_taught=True, left_of_missing=True, divide_prep=True, weigh_frames=True, look_again=True,
         least_quality=LEAST_QUALITY,
         try_little=True, ask_again=True,
         shadow=config.window.shadow, drift=config.scheduler.drift.enabled,

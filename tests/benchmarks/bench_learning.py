@@ -602,15 +602,20 @@ def _bad_retrains(bench: Bench) -> Iterator[Row]:
         )  # fmt: skip
 
 
+#: What the second half of 1,000 swaps may take: 10 KiB a swap.
+LATE_MIB = 5.0
+
+
 def _swaps(bench: Bench) -> Iterator[Row]:
     for n in (bench.answer(other_run("swap")) or {"answer": []})["answer"]:
         growth_mib = n["rss_mib"][1] - n["rss_mib"][0] if n["rss_mib"] else float("nan")
+        late_mib = n.get("late_mib", growth_mib)
         yield Row(
             what=f"swaps on a running box: {n['model']}", anchor="kills and restarts its actor (Ekya)",
             to_reach="no frame interval missed, rollback <= 1 s, 1,000 swaps with flat memory",
             measured=f"{n['missed']} intervals missed in {n['swaps']} exchanges ({n['quiet_missed']:.1f} per 1,000 without swaps), "
-            f"rollback {n['rollback_s']:.2f} s at most, memory {growth_mib:+.1f} MiB",
-            ok=n["missed"] == 0 and n["rollback_s"] <= 1.0 and growth_mib < 10,
+            f"rollback {n['rollback_s']:.2f} s at most, memory {growth_mib:+.1f} MiB, {late_mib:+.1f} of it in the second half",
+            ok=n["missed"] == 0 and n["rollback_s"] <= 1.0 and late_mib < LATE_MIB,
         )  # fmt: skip
 
 

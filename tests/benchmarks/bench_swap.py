@@ -85,13 +85,21 @@ def main() -> None:
 
 def summary(n: Numbers) -> dict[str, Any]:
     """The figures of the learning table. missed: whole frame intervals without a frame, over the exchanges; quiet_missed: the same per
-    1,000 gaps while nothing is swapped."""
+    1,000 gaps while nothing is swapped; late_mib: how much memory the second half of the swaps took (in its first minutes a box grows
+    by some MiB without any)."""
     settled = n.rss_mib[WARM_UP // 50 - 1 :]
     return {
         "model": n.model, "swaps": len(n.swaps), "missed": sum(s.missed_frames for s in n.swaps),
         "quiet_missed": 1000 * missed(n.quiet_gaps_s, 1 / n.fps) / max(1, len(n.quiet_gaps_s)),
         "rollback_s": max(n.back_s, default=None), "rss_mib": [settled[0], settled[-1]] if settled else [],
+        "late_mib": late_mib(n.rss_mib),
     }  # fmt: skip
+
+
+def late_mib(rss_mib: Sequence[float]) -> float:
+    """By how much a series of readings grew in its second half; NaN: too few."""
+    late = rss_mib[len(rss_mib) // 2 :]
+    return late[-1] - late[0] if len(late) > 1 else float("nan")
 
 
 def measure(model: str, serving: str, *, fps: float, swaps: int, rollbacks: int, shadows: int) -> Numbers:
@@ -275,7 +283,10 @@ def report(n: Numbers) -> None:
     if len(settled) > 1:
         first, last = settled[0], settled[-1]
         swaps = 50 * len(n.rss_mib)
-        print(f"  memory: {first:.1f} MiB after {WARM_UP} swaps, {last:.1f} MiB after {swaps}, most {max(settled):.1f}")
+        print(
+            f"  memory: {first:.1f} MiB after {WARM_UP} swaps, {last:.1f} MiB after {swaps}, most {max(settled):.1f}; "
+            f"{late_mib(n.rss_mib):+.1f} MiB in the second half"
+        )
     if n.shadow_fps:
         print(f"  frames/s: {n.alone_fps:.2f} alone, {min(n.shadow_fps):.2f} at least with a shadow of share 0.25 beside it")
     if n.back_s:

@@ -32,7 +32,7 @@ SHORT = RetrainConfig(name="short", epochs=1)
 def together(**changes: Any) -> Ran:
     options = {
         "windows": 3, "cameras": CAMERAS, "together": True, "overlap": True, "prep_auto": True, "policy": "lookahead",
-        "gate_known": True, "count_taught": True, **changes,
+        "gate_known": True, "count_taught": True, "look_again": True, **changes,
     }  # fmt: skip
     world = options.pop("world", None) or LearningWorld(said=lambda version, truth, window: truth)
     return run(world, **options)
@@ -169,6 +169,71 @@ def test_a_camera_whose_labels_that_judge_hold_no_object_teaches_the_others_and_
     assert {s.version for s in ran.swaps("retrained")} == {f"{c}:0" for c in CAMERAS if c != "b"}
     assert ran.engine.state.streams["b"].quality == 0.5, "what is believed of it stays"
     assert "b" not in [c.stream for c in ran.of(StartProfiling)]
+
+
+class FindsLittle(LearningWorld):
+    """Known labels, a frame of each camera, speak for a model that finds a third; new ones tell what it wins."""
+
+    def __init__(self, *, truly: float, failing_again: str = "") -> None:
+        super().__init__(said=lambda version, truth, window: truth)
+        self._truly, self._failing_again = truly, failing_again
+
+    def start(self, command: Any, at_s: float) -> Any:
+        if not isinstance(command, StartGate):
+            return super().start(command, at_s)
+        again = not command.known
+        self.failing = {"StartGate"} if again and command.stream == self._failing_again else set()
+        work, won = super().start(command, at_s), self._truly if again else 0.08 + 0.01 * CAMERAS.index(command.stream)
+        if self.failing:
+            return work
+        seen = {"serving_quality": 0.25, "candidate_quality": 0.25 + won, "gain_sd": 0.02 if again else None}
+        return replace(work, finish=lambda t: replace(work.finish(t), **seen, frames=16 if again else 1))
+
+
+def second_looks(ran: Ran) -> list[str]:
+    return [c.stream for c in ran.of(StartGate) if c.candidate.endswith(":0") and not c.known]
+
+
+def test_a_lesson_that_finds_little_is_looked_at_again_on_new_labels_and_those_decide() -> None:
+    ran = together(world=FindsLittle(truly=0.2), windows=2)
+    assert second_looks(ran) == list(CAMERAS)
+    assert {s.version for s in ran.swaps("retrained")} >= {f"{c}:0" for c in CAMERAS}
+    ran = together(world=FindsLittle(truly=-0.05), windows=2)
+    assert second_looks(ran) == list(CAMERAS)
+    assert not ran.swaps("retrained")
+    assert {r.version for r in ran.of(RejectModel)} >= {f"{c}:0" for c in CAMERAS}
+
+
+def test_journals_of_before_decide_at_the_first_look() -> None:
+    ran = together(world=FindsLittle(truly=-0.05), windows=2, look_again=False)
+    assert not second_looks(ran)
+    assert {s.version for s in ran.swaps("retrained")} >= {f"{c}:0" for c in CAMERAS}
+
+
+def test_the_second_look_has_shares_and_jobs_of_its_own() -> None:
+    ran = together(world=FindsLittle(truly=0.2), windows=2)
+    gates = [c.job for c in ran.of(StartGate) if c.candidate.endswith(":0")]
+    assert len(gates) == len(set(gates)) == 2 * len(CAMERAS)
+    begun = next(cs for _, cs in ran.driver.log if any(isinstance(c, StartGate) and not c.known for c in cs))
+    shares = [dict(c.shares_pct) for c in begun if isinstance(c, SetShares)][-1]
+    assert all(shares[job] > 0 for job in gates[len(CAMERAS) :])
+    assert sum(shares.values()) <= 100.0001
+
+
+def test_a_second_look_that_fails_costs_its_own_camera_the_model() -> None:
+    ran = together(world=FindsLittle(truly=0.2, failing_again="b"), windows=2)
+    assert {s.version for s in ran.swaps("retrained") if s.version.endswith(":0")} == {f"{c}:0" for c in CAMERAS if c != "b"}
+    assert "b:0" in {r.version for r in ran.of(RejectModel)}
+
+
+def test_a_camera_that_goes_during_the_second_look_holds_up_nobody() -> None:
+    begun_s = next(
+        e.at_s
+        for e, cs in together(world=FindsLittle(truly=0.2), windows=2).driver.log
+        if any(isinstance(c, StartGate) and not c.known for c in cs)
+    )
+    ran = together(world=FindsLittle(truly=0.2), windows=2, events=(CameraRemoved(at_s=begun_s + 0.1, stream="c"),))
+    assert {s.version for s in ran.swaps("retrained") if s.version.endswith(":0")} == {f"{c}:0" for c in CAMERAS if c != "c"}
 
 
 def test_a_gate_that_fails_holds_up_nobody() -> None:
