@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge.store.store import ModelState
 from scheduler import events as ev
+from scheduler import together
+from scheduler.engine import EngineConfig
 from tests.support.live_box import CONFIG, LiveBox
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fake_models")]
@@ -56,9 +59,8 @@ def test_two_cameras_share_a_retraining_and_each_keeps_a_version_of_its_own(tmp_
     assert len({m.version.sha256 for m in models.values()}) <= 2
 
 
-def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_path: Path) -> None:
-    cameras = dict.fromkeys("abcd", "fake")
-    config = replace(
+def four_that_learn_together(**changes: Any) -> EngineConfig:
+    return replace(
         LEARNS,
         together=True,
         overlap=True,
@@ -67,8 +69,13 @@ def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_pa
         gate_known=True,
         window_s=12.0,
         first_window_s=6.0,
+        **changes,
     )
-    with LiveBox(tmp_path / "data", cameras, config=config) as box:
+
+
+def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_path: Path) -> None:
+    cameras = dict.fromkeys("abcd", "fake")
+    with LiveBox(tmp_path / "data", cameras, config=four_that_learn_together()) as box:
         box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
         made = dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
         assert set(made) == set(cameras)
@@ -79,3 +86,19 @@ def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_pa
         assert box.replayed().exact
         models = {camera: box.store.model(version) for camera, version in made.items()}
     assert {(m.version.stream, m.version.parent) for m in models.values()} == {(c, f"{c}-000001") for c in cameras}
+
+
+def test_a_lesson_in_doubt_is_looked_at_again_on_new_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever would be taken is in doubt here, so each gate is asked twice, the second time on frames that it has labelled."""
+    monkeypatch.setattr(together, "LITTLE", 2.0)
+    monkeypatch.setattr(together, "SURE", 2.0)
+    cameras = dict.fromkeys("abcd", "fake")
+    with LiveBox(tmp_path / "data", cameras, config=four_that_learn_together(look_again=True)) as box:
+        box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
+        made = dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
+        box.wait(lambda: len([e for e in box.seen(ev.GateDone) if e.candidate in made.values()]) == 8, "all judge it twice")
+        box.wait(lambda: any(e.version in made.values() for e in box.seen(ev.SwapDone)), "somebody serves it")
+        assert box.replayed().exact
+        gates = [e for e in box.seen(ev.GateDone) if e.candidate in made.values()]
+    assert {e.stream for e in gates[:4]} == {e.stream for e in gates[4:]} == set(cameras)
+    assert {e.job for e in gates[:4]}.isdisjoint(e.job for e in gates[4:])

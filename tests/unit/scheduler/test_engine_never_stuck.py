@@ -183,7 +183,7 @@ def camera(id: str, at_s: float) -> CameraAdded:
 
 TURNS: dict[str, Any] = {"policy": "lookahead", "overlap": True, "prep_auto": True}
 GLANCES = dict.fromkeys(("glance", "learn_now", "left_of_missing", "try_again", "try_little", "ask_again"), True)
-TOGETHER = {"together": True, "gate_known": True}
+TOGETHER = {"together": True, "gate_known": True, "look_again": True}
 HOW: dict[str, dict[str, Any]] = {
     "each for itself": {},
     "groups": {"group": True, "group_distance": 2.0, "calibrate": True},

@@ -477,7 +477,20 @@ ANY_CONFIG = [
         for p in ("lookahead", "uniform(full,50)")
     ),
     replace(ENGINE, policy="thief", overlap=True, slaq="sum", react_dwell_s=1.0),
-    replace(ENGINE, policy="lookahead", overlap=True, prep_auto=True, drift=True, reuse=True, together=True, gate_known=True),
+    *(
+        replace(
+            ENGINE,
+            policy="lookahead",
+            overlap=True,
+            prep_auto=True,
+            drift=True,
+            reuse=True,
+            together=True,
+            gate_known=True,
+            look_again=again,
+        )
+        for again in (False, True)
+    ),
 ]
 
 
