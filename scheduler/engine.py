@@ -1058,9 +1058,7 @@ class BoxEngine:
             return
         verdict = self._verdict(stream, event)
         if stream.gate_knows and admission.in_doubt(verdict):
-            second = self._gate(stream, known=False)
-            self._emit_shares()  # the job is another one: it has the share of the first
-            self._out.append(second)
+            self._look_again([stream])
             return
         self._take_verdict(stream, event, verdict)
         if not verdict.admitted:

@@ -81,7 +81,7 @@ def verdicts(seen: Sequence[Seen], *, margin: float, risk: float, seeing: float)
     if len(known) < 2:
         return [_own(s, admission.REUSED, margin, risk, seeing) for s in seen]
     quality, mean, chance = _of_model(known, margin)
-    worth_it = chance >= 1.0 - admission.allowed(RISK, quality, seeing)
+    worth_it = chance >= _needed(quality, seeing)
     expected = admission.Belief(mean=mean, sd=APART_SD)
     return [
         _taken(s, _own(s, expected, margin, risk, seeing), chance, worth_it, seeing) if s.tells() else admission.REFUSED
@@ -95,7 +95,7 @@ def in_doubt(seen: Sequence[Seen], *, margin: float, seeing: float) -> bool:
     if len(known) < 2:
         return False  # each camera's own gate knows about doubt
     quality, _, chance = _of_model(known, margin)
-    return quality < LITTLE and 1.0 - admission.allowed(RISK, quality, seeing) <= chance < SURE
+    return quality < LITTLE and _needed(quality, seeing) <= chance < SURE
 
 
 def _taken(seen: Seen, own: admission.Verdict, chance: float, worth_it: bool, seeing: float) -> admission.Verdict:
@@ -110,6 +110,11 @@ def _own(seen: Seen, expected: admission.Belief, margin: float, risk: float, see
         seen.serving, seen.candidate, gain=seen.gain, gain_sd=seen.gain_sd, frames=seen.frames, belief=expected, margin=margin,
         risk=risk, seeing=seeing,
     )  # fmt: skip
+
+
+def _needed(quality: float, seeing: float) -> float:
+    """The chance of being better that a model which finds so much in the mean is taken at."""
+    return 1.0 - admission.allowed(RISK, quality, seeing)
 
 
 def _of_model(known: Sequence[Seen], margin: float) -> tuple[float, float, float]:

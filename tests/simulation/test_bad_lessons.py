@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -24,14 +26,8 @@ def test_a_good_one_is_taken_by_all_who_win_much_by_it_and_a_bad_one_by_nobody(s
     serving = bad_retrains.Remembered(load_bundled(bad_retrains.EDGE))
     judges = bad_lessons.cameras_of(np.random.default_rng(seed), serving, 8)
     weak = [bad_retrains.Weaker(serving, 0.7)] * 8
-    strong = [
-        bad_lessons.Camera(where=j.where, older=j.older, newer=j.newer, serving=bad_retrains.Weaker(serving, 0.0))
-        for j in judges
-    ]
-    poor = [
-        bad_lessons.Camera(where=j.where, older=j.older, newer=j.newer, serving=bad_retrains.Weaker(serving, 0.7))
-        for j in judges
-    ]
+    strong = [replace(judge, serving=bad_retrains.Weaker(serving, 0.0)) for judge in judges]
+    poor = [replace(judge, serving=bad_retrains.Weaker(serving, 0.7)) for judge in judges]
     assert not any(bad_lessons.taken_by(strong, weak))
     much = [camera.gain(serving) > 0.4 for camera in poor]
     took = bad_lessons.taken_by(poor, [serving] * 8)

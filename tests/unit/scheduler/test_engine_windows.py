@@ -461,6 +461,9 @@ def any_event(draw: st.DrawFn) -> dict[str, Any]:
 
 
 TWO_GPUS = (Gpu(id="0", capacity_pct=60, memory_mib=500), Gpu(id="1", capacity_pct=40, memory_mib=300))
+LEARN_TOGETHER = replace(
+    ENGINE, policy="lookahead", overlap=True, prep_auto=True, drift=True, reuse=True, together=True, gate_known=True
+)
 ANY_CONFIG = [
     *(
         replace(ENGINE, policy=p)
@@ -477,20 +480,8 @@ ANY_CONFIG = [
         for p in ("lookahead", "uniform(full,50)")
     ),
     replace(ENGINE, policy="thief", overlap=True, slaq="sum", react_dwell_s=1.0),
-    *(
-        replace(
-            ENGINE,
-            policy="lookahead",
-            overlap=True,
-            prep_auto=True,
-            drift=True,
-            reuse=True,
-            together=True,
-            gate_known=True,
-            look_again=again,
-        )
-        for again in (False, True)
-    ),
+    LEARN_TOGETHER,
+    replace(LEARN_TOGETHER, look_again=True),
 ]
 
 

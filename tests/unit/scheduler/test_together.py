@@ -108,7 +108,7 @@ def test_models_that_find_most_of_what_is_there_are_trusted_at_the_first_look() 
 
 
 @given(st.lists(anything(), max_size=9))
-def test_nothing_is_looked_at_again_that_nobody_would_take(cameras: list[Seen]) -> None:
+def test_nothing_is_looked_at_again_that_is_sure_or_that_one_camera_alone_can_tell(cameras: list[Seen]) -> None:
     if doubt(*cameras):
         assert sum(s.tells() for s in cameras) >= 2
         known = [s for s in cameras if s.tells()]
