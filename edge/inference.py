@@ -34,11 +34,11 @@ from edge.clock import Clock
 from edge.finish import DueFrames, FinishBook
 from edge.gpu.base import Lane, TurnLane
 from edge.pool.turn import TooLate, Turn, taken
-from edge.resolution import ask
+from edge.resolution import ask, of_live
 from edge.shadow import Shadow, is_finite, overtime, said_of
 from edge.step_pool import Entry, StepPool
 from models.detector import Detector
-from models.tasks.base import Picture, Task
+from models.tasks.base import Task
 from models.tasks.detection import DETECTION
 from scheduler.types import Detections, Frame, KnobProfile
 from streams.pulse import Pulse
@@ -614,7 +614,10 @@ class InferenceWorker:
             return None
         camera, lane = self._undecoded
         with lane.beside():
-            return camera.make(after_seq=self._seq)
+            made = camera.make(after_seq=self._seq)
+            if made is not None:  # what the model is shown belongs to decoding, too
+                of_live(self.task, self._model.detector, made, height_px=self._height_px)
+            return made
 
     def _analyse(self, frame: Frame | None, iteration: AbstractContextManager[None] | None) -> int:
         """Analyses the newest frame there is, `frame` or later; returns its seq. iteration: its turn, None: it is waited for here."""
@@ -625,10 +628,9 @@ class InferenceWorker:
             if frame is None:
                 return self._seq
             self._seq, self._handled = frame.seq, frame
-            picture = Picture(image=frame.image, regions=frame.regions)
             started_s = self._clock.thread_cpu_s()
             with taken(self._turn(frame)) as turn:
-                model, detections = self._answer(picture, turn)
+                model, detections = self._answer(frame, turn)
             cost_s = self._clock.thread_cpu_s() - started_s + turn.spent_s
         now_s = self._clock.monotonic_s()
         self._late_in_a_row = 0
@@ -649,7 +651,7 @@ class InferenceWorker:
         self.answers.add(model.version, detections)
         self.on_shown(shown)
         if shadow is not None and shadow.may_look(cost_s):
-            look = functools.partial(self._look_beside, shadow, picture, detections, cost_s)
+            look = functools.partial(self._look_beside, shadow, frame, detections, cost_s)
             if iteration is None:
                 self._pulse.rest()
                 look(self._lane.iteration())
@@ -657,14 +659,14 @@ class InferenceWorker:
                 self._beside = look
         return frame.seq
 
-    def _answer(self, picture: Picture, turn: Turn) -> tuple[Model, Detections]:
-        """What is shown of a picture, and by whom: a watched model that fails on it is helped out by the one before."""
+    def _answer(self, frame: Frame, turn: Turn) -> tuple[Model, Detections]:
+        """What is shown of a frame, and by whom: a watched model that fails on it is helped out by the one before."""
         with self._lock:
             model, stand_in = self._model, (self._twin or self._previous) if self._watched else None
             self._watched = max(0, self._watched - 1)
             self._busy_since_s = self._clock.monotonic_s() if stand_in is not None else None
         try:
-            found = self._predict(model, picture)
+            found = self._predict(model, frame)
         except JobCancelled:
             raise
         except TooLate:  # says nothing of the model
@@ -680,7 +682,7 @@ class InferenceWorker:
             # The failure may have taken the frame's time; people are to see it all the same.
             turn.deadline_s = max(turn.deadline_s, self._clock.monotonic_s() + self.finish.goal_s)
             turn.next_s = None
-            return stand_in, self._predict(stand_in, picture)
+            return stand_in, self._predict(stand_in, frame)
         finally:
             self._busy_since_s = None
         self.last_error = ""
@@ -696,8 +698,8 @@ class InferenceWorker:
                 self._retire(self._twin)
                 self._twin = None
 
-    def _predict(self, model: Model, picture: Picture) -> Detections:
-        said = ask(self.task, model.detector, picture, score_min=self._score_min, height_px=self._height_px)
+    def _predict(self, model: Model, frame: Frame) -> Detections:
+        said = ask(self.task, model.detector, frame, score_min=self._score_min, height_px=self._height_px)
         found = self.task.shown(said)
         if not is_finite(found):
             raise NotFinite
@@ -722,7 +724,7 @@ class InferenceWorker:
         self.on_fall_back(FellBack(failed=model.version, version=stand_in.version, reason=reason))
 
     def _look_beside(
-        self, shadow: Shadow, picture: Picture, shown: Detections, cost_s: float, iteration: AbstractContextManager[None]
+        self, shadow: Shadow, frame: Frame, shown: Detections, cost_s: float, iteration: AbstractContextManager[None]
     ) -> None:
         """The shadow's turn, after the frame is out. Whatever it does, the camera goes on."""
         with iteration:
@@ -739,7 +741,7 @@ class InferenceWorker:
             try:
                 with taken(turn):
                     found = ask(
-                        self.task, shadow.detector, picture, score_min=self._score_min, height_px=self._height_px,
+                        self.task, shadow.detector, frame, score_min=self._score_min, height_px=self._height_px,
                         yield_point=too_long,
                     )  # fmt: skip
                 shadow.add(shown, self.task.shown(found), serving_s=cost_s, new_s=used_s() - started_s)

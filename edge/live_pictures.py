@@ -45,7 +45,7 @@ class LivePictures:
         """The frame with its boxes, or without. width_px: no wider than needed for it, 0: as the frame is. None: it cannot be
         encoded."""
         made = self._made[camera_id]
-        key = (rounded_width(width_px, shown.frame.image.shape[1]), boxes)
+        key = (rounded_width(width_px, shown.frame.size_px[0]), boxes)
         with made.lock:
             if made.shown is not shown:
                 made.shown, made.jpegs = shown, {}

@@ -34,7 +34,8 @@ Builder = Callable[[DetectorSpec, State | None, str, int], Detector]
 @dataclass(frozen=True, kw_only=True)
 class ZooEntry:
     """role: what the size suits. input_px: default longer side. task: the one that its answers are for (a model of `classification`
-    sees crops, not frames). bundled: weights come with Driftbox. resizable: other input sizes are allowed. weights: names of
+    sees crops, not frames). bundled: weights come with Driftbox. resizable: other input sizes are allowed. halves: it halves a picture
+    as often as the longer side stays at least the input's, before anything else, and may as well be given the half. weights: names of
     `models.weights` that hold its weights, best first; empty: its own name."""
 
     arch: str
@@ -44,6 +45,7 @@ class ZooEntry:
     task: str = DETECTION
     bundled: bool = False
     resizable: bool = True
+    halves: bool = False
     weights: tuple[str, ...] = ()
 
 
@@ -104,7 +106,9 @@ def _classifiers() -> list[ZooEntry]:
 
 def _entries() -> list[ZooEntry]:
     small = [
-        ZooEntry(arch=arch, role=role, input_px=TINY_SIZES[arch].input_px, build=_tinydet, bundled=True, resizable=False)
+        ZooEntry(
+            arch=arch, role=role, input_px=TINY_SIZES[arch].input_px, build=_tinydet, bundled=True, resizable=False, halves=True
+        )
         for arch, role in (("tinydet-edge", EDGE), ("tinydet-golden", GOLDEN))
     ]
     yolo = [
@@ -186,6 +190,12 @@ def spec_of(arch: str, input_px: int | None = None) -> DetectorSpec:
     if input_px is not None and input_px != entry.input_px and not entry.resizable:
         raise UsageError(f"{arch} works at {entry.input_px} px only", subject=arch, remedy=f"write {arch} without @{input_px}")
     return DetectorSpec(arch=arch, input_px=input_px or entry.input_px)
+
+
+def least_px(spec: DetectorSpec) -> int:
+    """The longer side below which a picture must not be halved before a detector of this kind is shown it; 0: it wants all of it."""
+    entry = ZOO.get(spec.arch)
+    return spec.input_px if entry is not None and entry.halves else 0
 
 
 def new_detector(spec: DetectorSpec, *, state: State | None = None, device: str = "cpu", seed: int = 0) -> Detector:

@@ -34,6 +34,17 @@ class Frame:
         if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3:
             raise ValueError(f"Frame.image must be uint8 (H, W, 3), got {self.image.dtype} {self.image.shape}")
 
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """(width, height) of `image`."""
+        return self.image.shape[1], self.image.shape[0]
+
+    def halved(self, least_px: int) -> np.ndarray:
+        """For who would halve the picture itself: uint8 (h, w, 3) RGB, `image`, or where that is cheaper to make one of a half, a
+        quarter, ... of its width and height, of each square the mean, whose longer side is still at least `least_px`."""
+        del least_px
+        return self.image
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Detections:

@@ -42,8 +42,9 @@ from configs.units import is_camera_id
 from scheduler.types import Frame
 from streams import avio
 from streams.buffer import PacketQueue
+from streams.decoded import DecodedFrame, Shot
 from streams.depacketise import Unsuited
-from streams.masks import Mask, burn_in
+from streams.masks import Mask
 from streams.motion import Motion
 from streams.pulse import Pulse, ThreadLook
 from streams.rates import Pace, WantedRate, media_s
@@ -835,22 +836,19 @@ class PyavCamera:
             self._undecoded_s = None if success else (self._undecoded_s[0] if self._undecoded_s else now_s, now_s)
 
     def _publish(self, picture: _Picture) -> None:
-        image = burn_in(self._rgb.make(picture.frame, height_px=self._height_px), self._masks)
+        shot = Shot(picture.frame, self._rgb, masks=self._masks, height_px=self._height_px)
+        if self._making_since_s is None or not self._rgb.knows(picture.frame):
+            shot.image()  # one that cannot be turned into a picture is lost here, where that is counted
         captured_s, captured_utc = picture.times_s
         motion = self._motion
-        regions = motion.find(image, at_s=captured_s) if motion is not None else None
+        regions = motion.find(shot.image(), at_s=captured_s) if motion is not None else None
         with self._lock:
             self._unseen += not self._newest_seen
             self._newest_seen = False
-            self._newest = Frame(
-                stream=self.id,
-                seq=self._decoded,
-                captured_s=captured_s,
-                captured_utc=captured_utc,
-                image=image,
-                regions=regions,
+            self._newest = DecodedFrame.of(
+                shot, stream=self.id, seq=self._decoded, captured_s=captured_s, captured_utc=captured_utc, regions=regions,
                 camera_s=picture.camera_s,
-            )
+            )  # fmt: skip
             self._decoded += 1
             self._size_px = (picture.frame.width, picture.frame.height)
             # Live, the rate is that of the clock: the decoder may give pictures some frames late.

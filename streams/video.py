@@ -5,6 +5,7 @@ Live cameras go through `streams.camera`, where time passes and frames may be dr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -123,17 +124,29 @@ def _about(frame: VideoFrame) -> tuple[object, ...]:
 
 
 class RgbMaker:
-    """Turns decoded frames into RGB pictures. Not thread-safe: it keeps the scaler that FFmpeg sets up for a size, one thread's worth
-    (a scaler per frame with a thread per core costs a quarter more, and the cores are the cameras'). keeps: many pictures of one size
-    will come; their memory is used again as soon as nobody holds them."""
+    """Turns decoded frames into RGB pictures. It keeps the scaler that FFmpeg sets up for a size, one thread's worth (a scaler
+    per frame with a thread per core costs a quarter more, and the cores are the cameras'). keeps: many pictures of one size will come;
+    their memory is used again as soon as nobody holds them. Thread-safe: one picture at a time."""
 
     def __init__(self, *, keeps: bool = True) -> None:
         self._reformatter = VideoReformatter()
         self._keeps = keeps
         self._kept: _Kept | None = None
+        self._known: tuple[object, ...] = ()  # the last sort of frame that was turned into a picture
+        self._lock = threading.Lock()
+
+    def knows(self, frame: VideoFrame) -> bool:
+        """Whether the last frame that it made a picture of was of this size and sort."""
+        return self._known == _about(frame)
 
     def make(self, frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
         """A decoded frame as a fresh uint8 (H, W, 3) RGB array, reduced to `height_px` when that is smaller."""
+        with self._lock:
+            made = self._made(frame, height_px)
+            self._known = _about(frame)
+            return made
+
+    def _made(self, frame: VideoFrame, height_px: int) -> np.ndarray:
         width, height = size_for_height(frame.width, frame.height, height_px)
         if self._keeps and height == frame.height and width % _POOLED_PX == 0 and frame.format.name != "rgb24":
             return self._converted(frame).to_ndarray()

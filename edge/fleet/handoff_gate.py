@@ -137,7 +137,7 @@ class Gate:
                 self._kept = deque(s for s in self._kept if s.frame.captured_s >= self._owned_s)
             else:
                 self._kept = deque(s for s in self._kept if self._is_new(self._time_of(s)))
-            self._kept_bytes = sum(s.frame.image.nbytes for s in self._kept)
+            self._kept_bytes = sum(_bytes(s) for s in self._kept)
             self._owned_s = float("inf")
             if not self._kept or self._draining:
                 return True
@@ -180,7 +180,7 @@ class Gate:
                     self._draining = False
                     return
                 shown = self._kept.popleft()
-                self._kept_bytes -= shown.frame.image.nbytes
+                self._kept_bytes -= _bytes(shown)
                 first = self._begin_to_tell(shown)
             self._tell_it(shown, first)
 
@@ -207,10 +207,10 @@ class Gate:
 
     def _keep(self, shown: Shown) -> None:
         self._kept.append(shown)
-        self._kept_bytes += shown.frame.image.nbytes
+        self._kept_bytes += _bytes(shown)
         while self._kept_bytes > KEPT_BYTES or shown.frame.captured_s - self._kept[0].frame.captured_s > KEPT_S:
             oldest = self._kept.popleft()
-            self._kept_bytes -= oldest.frame.image.nbytes
+            self._kept_bytes -= _bytes(oldest)
             self.lost += oldest.frame.captured_s >= self._owned_s or self._voice == "tell"
 
     def _forget(self) -> None:
@@ -229,3 +229,9 @@ class Gate:
     def _time_of(self, shown: Shown) -> float:
         frame = shown.frame
         return frame.camera_s if frame.camera_s is not None else frame.captured_utc - self._offset_s()
+
+
+def _bytes(shown: Shown) -> int:
+    """Of its picture, which need not be made for that."""
+    width, height = shown.frame.size_px
+    return 3 * width * height

@@ -230,7 +230,7 @@ class Scene:
 
 def scene_of(frame: Frame, *, size_px: tuple[int, int] | None = None, shown: Detections | None = None) -> Scene:
     """The scene that a query begins with. size_px: None: the frame's own size. shown: in px of the frame."""
-    own = (frame.image.shape[1], frame.image.shape[0])
+    own = frame.size_px
     size = size_px or own
     if shown is not None and size != own:
         shown = Detections(xyxy=scaled(shown.xyxy, own, size), score=shown.score, class_id=shown.class_id)

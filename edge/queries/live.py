@@ -130,6 +130,8 @@ class CameraQueries:
 
     def on_shown(self, shown: Shown) -> None:
         """A frame the camera's worker has analysed. Returns at once and never raises; called by the worker's thread."""
+        if not self.runner.queries:
+            return
         try:
             self.offer(scene_of(shown.frame, shown=shown.detections))
         except Exception:  # whatever it is, the camera goes on

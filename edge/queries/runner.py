@@ -310,7 +310,7 @@ class QueryRunner:
     def _placed(self, scene: Scene) -> Scene:
         """The scene in the px of the camera's first picture, while its shape stays; another shape, or a time that runs backwards, is
         another stream to everybody who remembers."""
-        own = (scene.frame.image.shape[1], scene.frame.image.shape[0])
+        own = scene.frame.size_px
         if self._size_px is None or not _same_shape(own, self._size_px):
             self._size_px = own
             self._interrupt()

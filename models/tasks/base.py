@@ -41,6 +41,11 @@ class Picture:
     image: np.ndarray
     regions: np.ndarray | None = None
 
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.image.shape[1], self.image.shape[0]
+
 
 class Task(Protocol):
     """name: as written in the configuration. wants_regions: its pictures must carry regions. quality_name: what `counts` add up to,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from av.packet import Packet
+from av.video.frame import VideoFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +21,10 @@ from configs.errors import StreamError
 from scheduler.types import Frame
 from streams.camera import DEMAND_S, UNDECODABLE_S, _Picture, _Queued
 from streams.encode import write_video
+from streams.masks import Mask
 from streams.reconnect import Opened, Start
 from streams.source import Undecoded
+from streams.video import RgbMaker
 from tests.support.by_hand import FPS, FRAMES, MOST_BYTES, MOST_PACKETS, ByHand, grey, index_of
 
 PATIENCE_S = 60.0
@@ -432,3 +435,104 @@ def test_in_any_order_with_the_decoders_thread_memory_is_bounded_and_frames_neve
         assert status.frames_unseen <= status.frames_decoded <= live.sent
     assert made == sorted(made)
     assert len({seq for seq, _ in made}) == len(made)
+
+
+# --- pictures that are made when they are asked for -------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each picture that is made in RGB."""
+    pictures: list[int] = []
+    real = RgbMaker.make
+
+    def counted(self: RgbMaker, frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
+        pictures.append(1)
+        return real(self, frame, height_px=height_px)
+
+    monkeypatch.setattr(RgbMaker, "make", counted)
+    return pictures
+
+
+def test_the_whole_picture_is_made_for_who_asks_for_it(live: ByHand, made: list[int]) -> None:
+    live.send(1, every_s=0.1)
+    first = make(live)
+    assert len(made) == 1, "the first of its sort is made at once: one that cannot be is lost here, where that is counted"
+    live.send(1, every_s=0.1)
+    assert due(live, first)
+    second = make(live, first)
+    assert second is not None
+    assert second.size_px == (64, 48)
+    assert second.halved(32).shape == (24, 32, 3)
+    assert abs(float(second.halved(32).mean()) - 8) < 2
+    assert len(made) == 1
+    assert index_of(second) == 1
+    assert second.image is second.image
+    assert len(made) == 2
+
+
+def test_the_decoders_thread_makes_the_picture_for_who_takes_it(live: ByHand, made: list[int]) -> None:
+    live.clock.time_s += DEMAND_S + 1  # nobody has decoded himself for a while
+    for n in range(1, 4):
+        live.ask()
+        live.send(1, every_s=0.1)
+        assert live.decode() == 1
+        assert len(made) == n
+
+
+def test_where_somebody_looks_for_movement_the_picture_is_made_for_that(live: ByHand, made: list[int]) -> None:
+    live.camera.want(fps=FPS, regions=True)
+    frame = None
+    for n in range(1, 4):
+        live.send(1, every_s=0.1)
+        assert due(live, frame)
+        frame = make(live, frame)
+        assert frame is not None
+        assert frame.regions is not None
+        assert frame.image is not None
+        assert len(made) == n
+
+
+def test_a_mask_is_in_pictures_that_are_made_later_and_a_frame_keeps_those_of_its_time(live: ByHand) -> None:
+    live.send(5, every_s=0.1)
+    before = make(live)
+    assert before is not None
+    live.camera.mask((Mask(((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))),))
+    live.send(1, every_s=0.1)
+    assert due(live, before)
+    after = make(live, before)
+    assert after is not None
+    assert before.image.any()
+    assert not after.halved(32).any()
+    assert not after.image.any()
+
+
+def test_frames_stay_what_they_are_when_the_stream_is_opened_anew(live: ByHand) -> None:
+    live.send(3, every_s=0.1)
+    first = make(live)
+    live.send(1, every_s=0.1)
+    assert due(live, first)
+    held = make(live, first)
+    assert held is not None
+    live._packets = live._endless()  # another decoder, and the one before is gone
+    live.send(5, every_s=0.1)
+    assert due(live, held)
+    later = make(live, held)
+    assert later is not None
+    assert abs(float(held.halved(32).mean()) - 24) < 2
+    assert [index_of(later), index_of(held)] == [4, 3]
+
+
+def test_a_picture_that_cannot_be_made_costs_itself_and_is_counted(live: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(self: RgbMaker, frame: VideoFrame, *, height_px: int = 0) -> np.ndarray:
+        raise ValueError("no such colours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RgbMaker, "make", cannot)
+        live.send(1, every_s=0.1)
+        assert make(live) is None
+    look = next(thread for thread in live.camera.threads() if thread.name == "decoder")
+    assert look.faults == 1
+    assert "no such colours" in look.fault
+    live.send(1, every_s=0.1)
+    assert make(live) is not None
