@@ -10,6 +10,7 @@ decode   CPU seconds per second of video. Bare libav: PyAV's demux and decode of
 cameras  The bound is arithmetic: cores / (5 x (bare decode of a picture + the model alone on it)), in CPU time, of a dozen decoders and
          models that take turns in one thread with nothing around them, in one process per core at the same time: cores share caches and
          memory, so one beside which the others rest may be faster than one of many at work. That bound is printed, too, and not used.
+         It is measured before the trials and after them, and the mean counts: a machine's neighbours come and go within minutes.
          Cameras are files that play in real time, each with a model of its own, in one process on the box's lanes. Largest number of
          which *all* keep 95 % of 5 fps for 10 s, found by bisection. Other processes take cores away: the bound is also given for what
          they left. Beside it, what part of the process's CPU time the decoder and the models take: no neighbour changes that much.
@@ -422,29 +423,35 @@ def bound_of(decode_ms: float, infer_ms: float, cores: int) -> float:
     return cores * 1000 / (SMALL_FPS * (decode_ms + infer_ms))
 
 
+def tell_alone(how: str, alone: tuple[float, float], cores: int) -> None:
+    """alone: as `alone_ms` says."""
+    decode_ms, infer_ms = alone
+    print(
+        f"  alone, {how}: decode {decode_ms:.2f} ms, {MODEL} {FORM} {infer_ms:.2f} ms a picture; bound "
+        f"{bound_of(decode_ms, infer_ms, cores):.0f} cameras",
+        flush=True,
+    )
+
+
 def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     clip = small_clip(folder, asked.data)
     pictures = [image for _, image in read_frames(clip)]
     detectors: list[Detector] = [int8(folder, pictures[:40]) for _ in range(IN_TURNS)]
     cores = usable_cores()
     at_rest = alone_ms(detectors, clip, pictures)
-    decode_ms, infer_ms = at_work = alone_on_all_cores(folder, clip)
-    for how, (one_ms, other_ms) in (("the other cores at rest", at_rest), ("all cores at it (this counts)", at_work)):
-        print(
-            f"  alone, {how}: decode {one_ms:.2f} ms, {MODEL} {FORM} {other_ms:.2f} ms a picture; bound "
-            f"{bound_of(one_ms, other_ms, cores):.0f} cameras",
-            flush=True,
-        )
-    bound = bound_of(decode_ms, infer_ms, cores)
-    most = asked.cameras or math.ceil(1.05 * bound)
+    before = alone_on_all_cores(folder, clip)
+    tell_alone("the other cores at rest", at_rest, cores)
+    tell_alone("all cores at it (this counts)", before, cores)
+    first = bound_of(*before, cores)
+    most = asked.cameras or math.ceil(1.05 * first)
     fleet = Fleet(clip, [*detectors, *(int8(folder, pictures[:40]) for _ in range(most - IN_TURNS))][:most])
     trials: list[Trial] = []
     stack = ExitStack()
     stack.enter_context(kept_from_collections())  # as a box does
     try:
         low, high = 0, most + 1
-        at = min(most, round(0.85 * bound))
-        while high - low > max(1, round(0.02 * bound)) and len(trials) < (4 if asked.quick else 9):
+        at = min(most, round(0.85 * first))
+        while high - low > max(1, round(0.02 * first)) and len(trials) < (4 if asked.quick else 9):
             trial = fleet.trial(at, 6.0 if asked.quick else 12.0)
             trials.append(trial)
             print(f"  {trial}", flush=True)
@@ -453,6 +460,10 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     finally:
         fleet.close()
         stack.close()
+    after = alone_on_all_cores(folder, clip)
+    tell_alone("the same after the trials", after, cores)
+    decode_ms, infer_ms = (statistics.mean(pair) for pair in zip(before, after, strict=True))
+    bound = bound_of(decode_ms, infer_ms, cores)
     kept = max((t for t in trials if t.kept >= KEPT_FRAC), key=lambda t: t.cameras, default=None)
     others = statistics.mean(t.others for t in trials)
     left = bound * max(0.01, cores - others) / cores
@@ -460,7 +471,7 @@ def cameras(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
     quiet = others < 0.1
     yield Row(
         what=f"cameras on {cores} cores, {SMALL_WIDTH}x{SMALL_HEIGHT} at {SMALL_FPS:g} fps, {MODEL} as {FORM}, all keep 95 %",
-        anchor=PEER, to_reach=f">= 85 % of the bound {bound:.0f}",
+        anchor=PEER, to_reach=f">= 85 % of the bound {bound:.0f} ({first:.0f} before the trials, {bound_of(*after, cores):.0f} after)",
         measured=f"{best} cameras = {100 * best / bound:.0f} % of the bound; others took {others:.2f} cores, of the bound for the rest "
         f"({left:.0f}): {100 * best / left:.0f} %" + ("" if quiet else " (needs a quiet machine: not judged)"),
         ok=best >= 0.85 * bound if quiet or best >= 0.85 * bound else None,
