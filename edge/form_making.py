@@ -35,8 +35,8 @@ SLOWER_MAX = 1.1
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Wanted:
     """runtime: its name. task: what shows the pictures to the model; None: they are what the model is shown. shape_px: only the form
-    of that shape, on none of the pictures and without a check; None: of the pictures' own shapes, checked. agreement_min: see
-    AGREEMENT_MIN."""
+    of that shape, which all the pictures have; None: of the pictures' own shapes. Checked on the pictures; without any, not at all.
+    agreement_min: see AGREEMENT_MIN."""
 
     runtime: str
     detector: Detector
@@ -64,7 +64,7 @@ class Checked:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Made:
     """files: of each shape, {} where the runtime has none. samples: for each shape a picture as `encode` made it. checked: None for a
-    form that was wanted by its shape. Nothing in it: the task shows its model nothing of these pictures."""
+    form that was wanted by its shape, without pictures. Nothing in it: the task shows its model nothing of these pictures."""
 
     files: dict[ShapePx, Files] = field(default_factory=dict)
     samples: dict[ShapePx, np.ndarray] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def make_form(wanted: Wanted, runtime: Runtime, *, cache: FormCache | None = Non
     """Here and now. Raises JobError for a form that is missing, wrong or slow, and whatever making it raises."""
     if problem := runtime.missing():
         raise JobError(problem, subject=runtime.name)
-    if wanted.shape_px is not None:
+    if wanted.shape_px is not None and not wanted.pictures:
         files, form = made_form(runtime, wanted.detector.body(), wanted.shape_px, cache=cache)
         form.close()
         return Made(files={wanted.shape_px: files})
@@ -119,7 +119,7 @@ def _checked(wanted: Wanted, runtime: Runtime, images: list[np.ndarray], cache: 
     trained = [detector.predict([image])[0] for image in images]
     body, made = detector.body(), Made()
 
-    def opener(body: ServedBody, shape_px: ShapePx) -> Form:
+    def opener(body: ServedBody, shape_px: ShapePx, _: Sequence[np.ndarray]) -> Form:
         made.files[shape_px], form = made_form(runtime, body, shape_px, images, cache=cache)
         return form
 

@@ -271,10 +271,14 @@ class Serving:
         """The form, loaded in this process and run once for each shape. Shapes that come later are made in the child as well."""
         runtime, kept = self._runtimes(name), dict(made.files)
 
-        def opener(body: ServedBody, shape_px: ShapePx) -> Form:
+        def opener(body: ServedBody, shape_px: ShapePx, pictures: Sequence[np.ndarray]) -> Form:
             files = kept.pop(shape_px, None)  # loaded once; not held beside what the runtime made of it
             if files is None:
-                files = self._make(Wanted(runtime=name, detector=detector, shape_px=shape_px)).files[shape_px]
+                shown = [Picture(image=image) for image in pictures]
+                wanted = Wanted(
+                    runtime=name, detector=detector, pictures=shown, shape_px=shape_px, agreement_min=self._agreement_min
+                )  # fmt: skip
+                files = self._make(wanted).files[shape_px]
             return runtime.start(files, body, shape_px)
 
         form = ServedDetector(detector, runtime, opener, aside=self._aside)

@@ -59,7 +59,10 @@ class ReadyModels:
                 raise UsageError(problem, subject=form, remedy="leave this form out of --forms")
             images = [reduced(p, 0).image for p in self._pictures]
             self._forms[model, form] = ServedDetector(
-                trained, runtime, lambda body, shape: open_form(runtime, body, shape, images, cache=self._cache), max_forms=8
+                trained,
+                runtime,
+                lambda body, shape, shown: open_form(runtime, body, shape, shown or images, cache=self._cache),
+                max_forms=8,
             )
         return self._forms[model, form]
 
@@ -68,7 +71,7 @@ class ReadyModels:
         for picture in self._pictures[:1]:
             small = reduced(picture, height_px)
             if isinstance(detector, ServedDetector) and not self._task.wants_regions:
-                detector.prepare(small.image)
+                detector.prepare(small.image, [reduced(p, height_px).image for p in self._pictures])
             self._task.predict(detector, [small])
             self._task.predict(detector, [small])
 

@@ -26,6 +26,8 @@ log = logging.getLogger("driftbox")
 MAX_FORMS = 4
 #: Runs a piece of work later and elsewhere.
 Aside = Callable[[Callable[[], None]], None]
+#: Makes the form of a network for one shape; pictures: of that shape, to calibrate it on.
+Opener = Callable[[ServedBody, ShapePx, Sequence[np.ndarray]], Form]
 
 
 def open_form(
@@ -79,10 +81,25 @@ def _encoded(body: ServedBody, shape_px: ShapePx, pictures: Sequence[np.ndarray]
     return [array for array in arrays if encoded_px(array) == tuple(shape_px)]
 
 
+class _Some:
+    """Pictures to calibrate a form on: every so many that are shown one is kept, until there are enough."""
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray] = []
+        self._seen = 0
+
+    def add(self, image: np.ndarray) -> list[np.ndarray] | None:
+        """They, once there are enough."""
+        if self._seen % Deferred.EVERY == 0:
+            self._kept.append(image)
+        self._seen += 1
+        return self._kept if len(self._kept) >= Deferred.COLLECTED else None
+
+
 class ServedDetector:
     """Implements `Detector` for serving. trained: the model as trained. opener: makes the form of a shape. A shape without a form is
-    answered by the trained model, and its form made by `aside` (None: never) meanwhile; when a form fails to run, the trained model
-    answers and goes on answering for that shape.
+    answered by the trained model, and its form made by `aside` (None: never) meanwhile, of a runtime that calibrates once enough
+    pictures of that shape were shown; when a form fails to run, the trained model answers and goes on answering for that shape.
 
     One thread may predict while another makes forms."""
 
@@ -90,7 +107,7 @@ class ServedDetector:
         self,
         trained: Detector,
         runtime: Runtime,
-        opener: Callable[[ServedBody, ShapePx], Form],
+        opener: Opener,
         *,
         aside: Aside | None = None,
         max_forms: int = MAX_FORMS,
@@ -101,6 +118,7 @@ class ServedDetector:
         self._opener, self._aside, self._max_forms = opener, aside, max_forms
         self._forms: OrderedDict[ShapePx, Form] = OrderedDict()
         self._asked: set[ShapePx] = set()
+        self._met: dict[ShapePx, _Some] = {}  # shapes whose pictures are being collected
         self._lock = threading.Lock()
         self.last_error = ""
 
@@ -116,22 +134,23 @@ class ServedDetector:
         other.trained = trained
         return other
 
-    def prepare(self, picture: np.ndarray) -> None:
-        """Makes the form for pictures like this one, here and now. Raises what `open_form` raises."""
-        self.take(self._body.encode(picture)[0])
+    def prepare(self, picture: np.ndarray, others: Sequence[np.ndarray] = ()) -> None:
+        """Makes the form for pictures like this one, here and now. others: more like it, to calibrate the form on. Raises what
+        `open_form` raises."""
+        self.take(self._body.encode(picture)[0], others)
 
-    def take(self, array: np.ndarray) -> None:
+    def take(self, array: np.ndarray, pictures: Sequence[np.ndarray] = ()) -> None:
         """The same for a picture that is encoded already."""
         shape_px = encoded_px(array)
         with self._lock:
             known = shape_px in self._forms
             self._asked.add(shape_px)
         if not known:
-            self._add(shape_px, self._opened(shape_px, array))
+            self._add(shape_px, self._opened(shape_px, array, pictures))
 
-    def _opened(self, shape_px: ShapePx, array: np.ndarray) -> Form:
+    def _opened(self, shape_px: ShapePx, array: np.ndarray, pictures: Sequence[np.ndarray]) -> Form:
         """The form of a shape, run once. Raises DriftboxError when what it says is no number."""
-        form = self._opener(self._body, shape_px)
+        form = self._opener(self._body, shape_px, pictures)
         if not all(np.isfinite(output).all() for output in form.run(array)):
             form.close()
             text = f"the {self.runtime.name} form gives numbers that are none (NaN or infinite)"
@@ -160,7 +179,7 @@ class ServedDetector:
     def _one(self, image: np.ndarray, score_min: float) -> Detections:
         array, context = self._body.encode(image)
         shape_px = encoded_px(array)
-        form = self._form(shape_px, array)
+        form = self._form(shape_px, array, image)
         if form is not None:
             try:
                 return self._body.decode(form.run(array), context, score_min)
@@ -168,7 +187,7 @@ class ServedDetector:
                 self._gave_up(shape_px, f"{type(error).__name__}: {error}")
         return self.trained.predict([image], score_min=score_min)[0]
 
-    def _form(self, shape_px: ShapePx, array: np.ndarray) -> Form | None:
+    def _form(self, shape_px: ShapePx, array: np.ndarray, image: np.ndarray) -> Form | None:
         with self._lock:
             form = self._forms.get(shape_px)
             if form is not None:
@@ -177,13 +196,27 @@ class ServedDetector:
             # Beyond the limit the trained model answers: shapes that alternate must not have forms made all the time.
             if self._aside is None or shape_px in self._asked or len(self._asked) >= self._max_forms:
                 return None
+            pictures = self._collected(shape_px, image)
+            if pictures is None:
+                return None
             self._asked.add(shape_px)
-        self._aside(lambda: self._open_aside(shape_px, array))
+        self._aside(lambda: self._open_aside(shape_px, array, pictures))
         return None
 
-    def _open_aside(self, shape_px: ShapePx, array: np.ndarray) -> None:
+    def _collected(self, shape_px: ShapePx, image: np.ndarray) -> list[np.ndarray] | None:
+        """What the form of a shape is made on, None: not yet (lock held)."""
+        if not self.runtime.calibrated:
+            return [image]
+        if shape_px not in self._met and len(self._met) + len(self._asked) >= self._max_forms:
+            return None
+        enough = self._met.setdefault(shape_px, _Some()).add(image)
+        if enough is not None:
+            del self._met[shape_px]
+        return enough
+
+    def _open_aside(self, shape_px: ShapePx, array: np.ndarray, pictures: Sequence[np.ndarray]) -> None:
         try:
-            self._add(shape_px, self._opened(shape_px, array))
+            self._add(shape_px, self._opened(shape_px, array, pictures))
         except Exception as error:  # the trained model goes on answering
             self._gave_up(shape_px, f"{type(error).__name__}: {error}")
 
@@ -248,8 +281,7 @@ class Deferred:
         self.spec: DetectorSpec = trained.spec
         self.current = trained
         self._make, self._aside = make, aside
-        self._kept: list[np.ndarray] = []
-        self._seen, self._asked = 0, False
+        self._some: _Some | None = _Some()
 
     def predict(
         self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
@@ -259,17 +291,12 @@ class Deferred:
         return self.current.predict(images, score_min=score_min, yield_point=yield_point)
 
     def _collect(self, image: np.ndarray) -> None:
-        if self._asked:
-            return
-        if self._seen % self.EVERY == 0:
-            self._kept.append(image)
-            if len(self._kept) == self.COLLECTED:
-                self._asked = True
-                self._aside(self._change)
-        self._seen += 1
+        pictures = self._some.add(image) if self._some is not None else None
+        if pictures is not None:
+            self._some = None
+            self._aside(lambda: self._change(pictures))
 
-    def _change(self) -> None:
-        pictures, self._kept = self._kept, []
+    def _change(self, pictures: list[np.ndarray]) -> None:
         self.current = self._make(pictures)
 
     def loss(self, images: Sequence[np.ndarray], targets: Sequence[Detections]) -> torch.Tensor:

@@ -166,7 +166,7 @@ def state_mib(model: Detector) -> float:
 
 
 def served(model: Detector, runtime: Runtime, scene: Scene) -> ServedDetector:
-    form = ServedDetector(model, runtime, lambda body, shape: open_form(runtime, body, shape, scene.calibration))
+    form = ServedDetector(model, runtime, lambda body, shape, shown: open_form(runtime, body, shape, scene.calibration))
     form.prepare(scene.judged[0])
     return form
 

@@ -239,7 +239,7 @@ def decode(asked: argparse.Namespace, folder: Path) -> Iterator[Row]:
 def int8(folder: Path, pictures: Sequence[np.ndarray]) -> ServedDetector:
     runtime, cache = runtime_of(FORM), FormCache(folder / "forms")
     made = ServedDetector(
-        load_detector(MODEL), runtime, lambda body, shape: open_form(runtime, body, shape, pictures, cache=cache)
+        load_detector(MODEL), runtime, lambda body, shape, shown: open_form(runtime, body, shape, pictures, cache=cache)
     )
     made.prepare(pictures[0])
     return made

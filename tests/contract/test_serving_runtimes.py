@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from models.serving.onnx_form import to_onnx
 from models.serving.onnxruntime_runtime import OnnxRuntime
 from models.serving.openvino_runtime import OpenVinoRuntime
 from models.serving.registry import RUNTIMES, runtime_of
-from models.serving.served import ServedDetector, open_form
+from models.serving.served import Deferred, ServedDetector, open_form
 from models.serving.tensorrt_runtime import TensorRtRuntime
 from models.serving.torch_runtime import CompiledRuntime, GraphRuntime, TorchRuntime
 from models.torch_support import torch_threads
@@ -128,7 +128,9 @@ def test_a_form_says_what_the_network_says(
 def test_served_predictions_match_the_trained_ones(
     runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
 ) -> None:
-    served = ServedDetector(detector, runtime, lambda body, shape: open_form(runtime, body, shape, pictures, cache=converted))
+    served = ServedDetector(
+        detector, runtime, lambda body, shape, shown: open_form(runtime, body, shape, pictures, cache=converted)
+    )
     served.prepare(pictures[0])
     trained = detector.predict(pictures)
     found = served.predict(pictures)
@@ -372,7 +374,7 @@ def test_parts_of_a_killed_writer_go_with_the_next_form(tmp_path: Path) -> None:
 
 
 def opener(runtime: Runtime) -> Callable[[ServedBody, ShapePx], served_module.Form]:
-    return lambda body, shape: open_form(runtime, body, shape)
+    return lambda body, shape, shown: open_form(runtime, body, shape)
 
 
 def test_a_shape_never_seen_is_answered_by_the_trained_model_and_gets_its_form(
@@ -395,7 +397,7 @@ def test_a_shape_never_seen_is_answered_by_the_trained_model_and_gets_its_form(
 def test_forms_are_bounded_however_many_shapes_come(detector: Detector, pictures: list[np.ndarray]) -> None:
     made: list[ShapePx] = []
 
-    def make(body: ServedBody, shape_px: ShapePx) -> served_module.Form:
+    def make(body: ServedBody, shape_px: ShapePx, shown: object) -> served_module.Form:
         made.append(shape_px)
         return TorchRuntime().start({}, body, shape_px)
 
@@ -404,6 +406,25 @@ def test_forms_are_bounded_however_many_shapes_come(detector: Detector, pictures
         for height in (60, 90, 120, 150, 180):
             assert len(served.predict([np.ascontiguousarray(pictures[0][:height])])) == 1
     assert len(made) == 2
+
+
+class Calibrated(TorchRuntime):
+    calibrated = True
+
+
+def test_shapes_whose_pictures_are_collected_are_bounded_too(detector: Detector, pictures: list[np.ndarray]) -> None:
+    made: list[tuple[ShapePx, int]] = []
+
+    def make(body: ServedBody, shape_px: ShapePx, shown: Sequence[np.ndarray]) -> served_module.Form:
+        made.append((shape_px, len(shown)))
+        return TorchRuntime().start({}, body, shape_px)
+
+    served = ServedDetector(detector, Calibrated(), make, aside=lambda work: work(), max_forms=2)
+    for n in range(Deferred.EVERY * Deferred.COLLECTED):
+        for height in (60, 90, 120, 150, 180):
+            assert len(served.predict([np.ascontiguousarray(pictures[n % len(pictures)][:height])])) == 1
+    assert [count for _, count in made] == [Deferred.COLLECTED] * 2
+    assert len(served._met) == 0
 
 
 class Faulty:
@@ -426,7 +447,7 @@ class Faulty:
 
 
 def faulty(fault: str) -> Callable[[ServedBody, ShapePx], served_module.Form]:
-    return lambda body, shape: Faulty(TorchRuntime().start({}, body, shape), fault)
+    return lambda body, shape, shown: Faulty(TorchRuntime().start({}, body, shape), fault)
 
 
 def test_a_form_that_fails_hands_back_to_the_trained_model(detector: Detector, pictures: list[np.ndarray]) -> None:
@@ -449,7 +470,7 @@ def test_a_form_that_gives_nan_is_not_taken(detector: Detector, pictures: list[n
 
 
 def test_a_form_that_cannot_be_made_aside_leaves_the_trained_model(detector: Detector, pictures: list[np.ndarray]) -> None:
-    def fail(body: ServedBody, shape_px: ShapePx) -> served_module.Form:
+    def fail(body: ServedBody, shape_px: ShapePx, shown: object) -> served_module.Form:
         raise MemoryError
 
     served = ServedDetector(detector, OnnxRuntime(), fail, aside=lambda work: work())

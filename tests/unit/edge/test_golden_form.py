@@ -56,7 +56,7 @@ class Bench:
 
     def make(self, golden: Detector, pictures: list[np.ndarray]) -> Detector:
         self.made_of.append(pictures)
-        form = ServedDetector(golden, TorchRuntime(), lambda body, shape: TorchRuntime().start({}, body, shape))
+        form = ServedDetector(golden, TorchRuntime(), lambda body, shape, shown: TorchRuntime().start({}, body, shape))
         form.prepare(pictures[0])
         return form
 

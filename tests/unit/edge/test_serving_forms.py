@@ -367,24 +367,77 @@ def test_pictures_of_which_the_model_is_shown_nothing_put_the_form_off(tmp_path:
     assert place.serving._turn.acquire(blocking=False), "the turn was given back"
 
 
-def test_a_shape_that_is_met_later_is_made_where_forms_are_made(tmp_path: Path) -> None:
-    place = Place(tmp_path, "openvino", openvino=(0.001, ""))
-    asked: list[tuple[int, int] | None] = []
-    make = place.serving._make
+HALVES = [np.ascontiguousarray(picture[:48]) for picture in PICTURES]
 
-    def counted(wanted: Wanted) -> Made:
-        asked.append(wanted.shape_px)
-        return make(wanted)
 
-    place.serving._make = counted
-    served = place.serving.serve(place.detector(), "yard")
-    half = np.ascontiguousarray(PICTURES[0][:48])
-    served.predict([half])
-    [work] = place.waiting
+class LaterShape:
+    """A camera that is served, and a shape that its form was not made for. asked: (shape, pictures it is made on) of every form."""
+
+    def __init__(self, folder: Path, fault: str = "") -> None:
+        self.place = Place(folder, "openvino-int8", openvino_int8=(0.001, ""))
+        self.asked: list[tuple[tuple[int, int] | None, int]] = []
+        make = self.place.serving._make
+
+        def counted(wanted: Wanted) -> Made:
+            self.asked.append((wanted.shape_px, len(wanted.pictures)))
+            return make(wanted)
+
+        self.place.serving._make = counted
+        self.served = self.place.serving.serve(self.place.detector(), "yard")
+        self.runtime = self.place.runtimes["openvino-int8"]
+        self.runtime.fault = fault
+
+    def show(self, count: int, *, among: int = 1) -> None:
+        """So many pictures of the other shape, each behind `among` - 1 of the usual one."""
+        for n in range(count):
+            for other in range(among - 1):
+                self.served.predict([PICTURES[other % len(PICTURES)]])
+            self.served.predict([HALVES[n % len(HALVES)]])
+
+
+@pytest.mark.parametrize("among", [1, 2, 5, Deferred.EVERY])
+def test_a_shape_that_is_met_later_is_made_on_pictures_of_it_where_forms_are_made(among: int, tmp_path: Path) -> None:
+    later, enough = LaterShape(tmp_path), Deferred.EVERY * (Deferred.COLLECTED - 1) + 1
+    later.show(enough - 1, among=among)
+    assert later.place.waiting == []
+    later.show(1)
+    [work] = later.place.waiting
+    later.show(20)
+    assert len(later.place.waiting) == 1, "asked for once"
     work()
-    assert asked == [None, (48, 128)]
-    assert isinstance(served, ServedDetector)
-    assert list(served._forms) == [(96, 128), (48, 128)]
+    assert later.asked == [(None, 12), ((48, 128), Deferred.COLLECTED)]
+    assert later.runtime.converted == [12, Deferred.COLLECTED], "calibrated on all of them"
+    assert isinstance(later.served, ServedDetector)
+    assert list(later.served._forms) == [(96, 128), (48, 128)]
+    assert later.served.last_error == ""
+
+
+def test_a_later_shape_whose_form_is_wrong_is_served_as_trained(tmp_path: Path) -> None:
+    later = LaterShape(tmp_path, fault="wrong")
+    later.show(Deferred.EVERY * Deferred.COLLECTED)
+    [work] = later.place.waiting
+    work()
+    assert isinstance(later.served, ServedDetector)
+    assert "agrees with the trained model" in later.served.last_error
+    assert list(later.served._forms) == [(96, 128)]
+    trained = FakeDetector(skill=0.8)
+    assert np.array_equal(later.served.predict(HALVES[:1])[0].xyxy, trained.predict(HALVES[:1])[0].xyxy)
+    later.show(Deferred.EVERY * Deferred.COLLECTED)
+    assert len(later.place.waiting) == 1, "not tried again and again"
+
+
+def test_two_cameras_that_begin_with_one_model_get_a_form_each(tmp_path: Path) -> None:
+    """Their pictures come in turns, so every so many of them is always the same camera's."""
+    place = Place(tmp_path, "openvino-int8", openvino_int8=(0.001, ""))
+    served = place.serving.serve_later(place.detector(), "yard")
+    for n in range(Deferred.EVERY * Deferred.COLLECTED * 2):
+        served.predict([PICTURES[n % 12], HALVES[n % 12]])
+        while place.waiting:
+            place.waiting.pop()()
+    assert isinstance(served, Deferred)
+    assert isinstance(served.current, ServedDetector)
+    assert sorted(served.current._forms) == [(48, 128), (96, 128)]
+    assert served.current.last_error == ""
 
 
 def test_calls_from_several_threads_all_get_a_model(tmp_path: Path) -> None:

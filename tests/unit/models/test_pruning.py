@@ -77,7 +77,7 @@ def test_a_version_of_it_is_built_again(pair: tuple[Detector, Detector], tmp_pat
 def test_its_body_serves_in_another_form(pair: tuple[Detector, Detector]) -> None:
     _, narrow = pair
     runtime = OpenVinoRuntime()
-    served = ServedDetector(narrow, runtime, lambda body, shape: open_form(runtime, body, shape))
+    served = ServedDetector(narrow, runtime, lambda body, shape, shown: open_form(runtime, body, shape))
     served.prepare(IMAGES[0])
     assert same_answers(narrow, served)
     assert served.memory_mib > 0

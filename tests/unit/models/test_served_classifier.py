@@ -23,7 +23,7 @@ def test_regions_are_answered_alike(arch: str, runtime: str) -> None:
     form = runtime_of(runtime)
     opened: list[tuple[int, int]] = []
 
-    def opener(body, shape_px):  # type: ignore[no-untyped-def]
+    def opener(body, shape_px, shown):  # type: ignore[no-untyped-def]
         opened.append(shape_px)
         return open_form(form, body, shape_px)
 
