@@ -47,12 +47,15 @@ class Shot:
     def halved(self, least_px: int) -> np.ndarray:
         """See `Frame.halved`."""
         times = halvings(*self.size_px, least_px) if self._whole else 0
+        small = self._halved(times) if times else None
+        return self.image() if small is None else small
+
+    def _halved(self, times: int) -> np.ndarray | None:
         with self._lock:
             if self._half[0] != times and self._frame is not None:
                 made = halved_rgb(self._frame, times)
                 self._half = times, None if made is None else burn_in(made, self._masks)
-            small = self._half[1] if self._half[0] == times else None
-        return self.image() if small is None else small
+            return self._half[1] if self._half[0] == times else None
 
 
 class DecodedFrame(Frame):

@@ -21,7 +21,9 @@ _FORMATS = ("yuv420p", _FULL_FORMAT)
 
 
 def halvings(width_px: int, height_px: int, least_px: int) -> int:
-    """How often a picture can be halved while its sides are even and the longer one stays at least `least_px`. 0 for least_px < 1."""
+    """How often a picture can be halved while its sides are even and the longer one stays at least `least_px`. 0 for least_px < 1.
+    The same rule as that of a model that halves first (`models.tinydet.scaled`), which may not be imported here: a test holds them
+    together."""
     times = 0
     while least_px > 0 and not (width_px % 2 or height_px % 2) and max(width_px, height_px) >= 2 * least_px:
         width_px, height_px, times = width_px // 2, height_px // 2, times + 1

@@ -373,7 +373,7 @@ def test_parts_of_a_killed_writer_go_with_the_next_form(tmp_path: Path) -> None:
 # --- the served detector ----------------------------------------------------------------------------------------------
 
 
-def opener(runtime: Runtime) -> Callable[[ServedBody, ShapePx], served_module.Form]:
+def opener(runtime: Runtime) -> served_module.Opener:
     return lambda body, shape, shown: open_form(runtime, body, shape)
 
 
@@ -446,7 +446,7 @@ class Faulty:
     def close(self) -> None: ...
 
 
-def faulty(fault: str) -> Callable[[ServedBody, ShapePx], served_module.Form]:
+def faulty(fault: str) -> served_module.Opener:
     return lambda body, shape, shown: Faulty(TorchRuntime().start({}, body, shape), fault)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -150,8 +151,9 @@ def looks_per_piece(monkeypatch: pytest.MonkeyPatch, jobs: int, *, sharing: int,
 
 
 def test_a_job_looks_at_no_more_others_when_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = looks_per_piece(monkeypatch, 8, sharing=4), looks_per_piece(monkeypatch, 40, sharing=4)
-    assert many <= 1.5 * few  # five times as many wait; who is looked at depends a little on which thread comes first
+    # The median of three: who is looked at depends a little on which thread comes first.
+    few, many = (median(looks_per_piece(monkeypatch, jobs, sharing=4) for _ in range(3)) for jobs in (8, 40))
+    assert many <= few + 1.0
 
 
 def test_a_job_looks_at_those_who_share_its_memory_lane(monkeypatch: pytest.MonkeyPatch) -> None:

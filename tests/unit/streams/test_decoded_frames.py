@@ -159,6 +159,13 @@ def test_who_asks_for_more_than_the_half_gets_the_whole() -> None:
     assert shot.halved(65) is shot.image()
 
 
+def test_who_asks_for_more_after_a_half_was_made_gets_the_whole() -> None:
+    shot = Shot(decoded(), RgbMaker())
+    half = shot.halved(64)
+    assert shot.halved(65) is shot.image()
+    assert shot.halved(64) is half
+
+
 def test_another_half_than_the_last() -> None:
     shot = Shot(decoded(), RgbMaker())
     assert [shot.halved(least).shape[1] for least in (64, 32, 64, 16)] == [64, 32, 64, 16]
@@ -202,9 +209,9 @@ def test_many_who_ask_at_once_get_the_same_picture() -> None:
     maker, start = Counting(), threading.Barrier(8)
     shots = [Shot(decoded(), maker) for _ in range(20)]
 
-    def asks(n: int) -> list[tuple[int, int]]:
+    def asks(n: int) -> dict[int, tuple[int, int]]:
         start.wait()
-        return [(id(shot.halved(64)), id(shot.image())) for shot in (shots if n % 2 else shots[::-1])][:: 1 if n % 2 else -1]
+        return {id(shot): (id(shot.halved(64)), id(shot.image())) for shot in (shots if n % 2 else shots[::-1])}
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(asks, range(8)))
