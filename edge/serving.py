@@ -94,7 +94,8 @@ class _NothingShown(Exception):
 class Serving:
     """Makes served forms. Thread-safe; a call takes seconds, so call it beside the loop. choice: 'auto', 'trained' or a runtime's name;
     build_s: most that making one form may take. device: where models are ('cpu', 'cuda'); tries: what `auto` measures there; make: where
-    forms are made (a child process unless told); agreement_min: F1 of a form against the trained model from which on it serves."""
+    forms are made (a child process unless told); agreement_min: F1 of a form against the trained model from which on it serves; threads:
+    as many will run a form at a time."""
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Serving:
         aside: Aside | None = None,
         now_s: Callable[[], float] = time.monotonic,
         agreement_min: float = AGREEMENT_MIN,
+        threads: int = 1,
     ) -> None:
         self._choice, self._newest, self._task_of, self._tell = choice, newest, task_of, tell
         self._build_s, self._runtimes = build_s, runtimes or partial(runtime_of, device=device)
@@ -121,7 +123,7 @@ class Serving:
         self._choices = Choices(folder)
         self._aside = aside or in_thread
         self._turn = threading.Lock()
-        self._now_s, self._agreement_min = now_s, agreement_min
+        self._now_s, self._agreement_min, self._threads = now_s, agreement_min, threads
         self._took_s: dict[str, float] = {}  # the longest of the newest forms, by architecture
         self._asked = 0  # forms that have or want the turn
         self._count = threading.Lock()
@@ -281,7 +283,7 @@ class Serving:
                 files = self._make(wanted).files[shape_px]
             return runtime.start(files, body, shape_px)
 
-        form = ServedDetector(detector, runtime, opener, aside=self._aside)
+        form = ServedDetector(detector, runtime, opener, aside=self._aside, threads=self._threads)
         try:
             for sample in made.samples.values():
                 form.take(sample)

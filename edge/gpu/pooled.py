@@ -1,13 +1,14 @@
 """Cameras that share one lane: a wrapper of any backend for a box whose live inference runs in batches (`edge.pool`).
 
 A camera's job still has a lane, a share and a report; but its lane lets everybody through, because its thread only waits for the pool.
-What computes is the pool's thread, in one real lane of the wrapped backend, `POOL_JOB`: role infer, its share the sum of the cameras'.
+What computes are the pool's workers, each in a real lane of the wrapped backend, `pool_job`: role infer, its share an even part of the
+sum of the cameras'. Whoever has rested longest takes the next batch, so none of them is short of its share while another has some left.
 
-What that lane received is split among the cameras by the compute that their requests took (`charge`), so a camera's promised and
+What those lanes received is split among the cameras by the compute that their requests took (`charge`), so a camera's promised and
 received shares mean what they meant before; what was spent on measuring is split alike. To this comes what a camera's own thread
 computed in its lane (cutting out crops): it is in the report, and it is not held back.
 
-Learning jobs are not touched. A share above 100 pct of cores that the cameras are promised together cannot be received by one thread.
+Learning jobs are not touched. More than 100 pct of cores for each worker, promised to the cameras together, cannot be received.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from edge.gpu.base import ChangeCost, ComputeBackend, DeviceFacts, Fault, JobMem
 from scheduler.pacing import Account, Ledger
 from scheduler.salus.types import MemoryNeed
 
-#: The pool's own job on the wrapped backend; no camera can have this name, because ids hold no slash.
+#: The pool's own jobs on the wrapped backend begin with this; no camera can have such a name, because ids hold no slash.
 POOL_JOB = "pool/infer"
+
+
+def pool_job(worker: int) -> str:
+    """The job of one of the pool's workers, counted from 0."""
+    return f"{POOL_JOB}/{worker}" if worker else POOL_JOB
 
 
 class PassLane:
@@ -123,16 +129,18 @@ class PassLane:
 
 
 class PooledBackend:
-    """See above and `edge.gpu.base.ComputeBackend`. inside: the backend that keeps the shares. Also the pool's seat
-    (`edge.pool.pool.Seat`): `open` and `charge`. Thread-safe."""
+    """See above and `edge.gpu.base.ComputeBackend`. inside: the backend that keeps the shares; workers: of the pool. Also the pool's
+    seat (`edge.pool.pool.Seat`): `open` and `charge`. Thread-safe."""
 
-    def __init__(self, inside: ComputeBackend, *, clock: Clock | None = None) -> None:
+    def __init__(self, inside: ComputeBackend, *, clock: Clock | None = None, workers: int = 1) -> None:
         self.name, self.capacity_pct = inside.name, inside.capacity_pct
+        self.workers = workers
+        self._pool_jobs = [pool_job(worker) for worker in range(workers)]
         self._inside = inside
         self._clock: Clock = clock or SystemClock()
         self._lanes: dict[str, PassLane] = {}
         self._shares_pct: dict[str, float] = {}
-        self._has_seat = False
+        self._seats: set[str] = set()  # pool jobs whose lane was opened
         self._learning: set[str] = set()  # jobs that are no cameras'
         self._lock = threading.Lock()
 
@@ -143,14 +151,15 @@ class PooledBackend:
 
     # --- the pool's seat ----------------------------------------------------------------------------------------------
 
-    def open(self) -> Lane:
-        """A lane for the pool's thread; one that was open before is closed, whoever is in it."""
+    def open(self, worker: int) -> Lane:
+        """A lane for a worker's thread; one that was open before is closed, whoever is in it."""
+        job = self._pool_jobs[worker]
         with self._lock:
-            if self._has_seat:
+            if job in self._seats:
                 # Memory lanes know that who hangs in one holds it; other backends have nothing to give back.
-                getattr(self._inside, "abandon", self._inside.close_lane)(POOL_JOB)
-            lane = self._inside.open_lane(POOL_JOB, role="infer")
-            self._has_seat = True
+                getattr(self._inside, "abandon", self._inside.close_lane)(job)
+            lane = self._inside.open_lane(job, role="infer")
+            self._seats.add(job)
             self._apply()
             return lane
 
@@ -171,7 +180,7 @@ class PooledBackend:
     def open_lane(self, job: str, *, role: Role = "learn", need: MemoryNeed | None = None) -> Lane:
         """See `edge.gpu.base`. need is not looked at for a camera: what its frames take, the pool's lane takes."""
         with self._lock:
-            if job in self._lanes or job == POOL_JOB:
+            if job in self._lanes or job in self._pool_jobs:
                 raise ValueError(f"job {job!r} has a lane already")
             if role != "infer":
                 opened = self._inside.open_lane(job, role=role, need=need)
@@ -187,7 +196,7 @@ class PooledBackend:
         with self._lock:
             lane = self._lanes.pop(job, None)
             if lane is None:
-                if job != POOL_JOB:
+                if job not in self._pool_jobs:
                     self._learning.discard(job)
                     self._inside.close_lane(job)
                 return
@@ -213,17 +222,17 @@ class PooledBackend:
             lane = self._lanes.get(job)
         if lane is not None:
             lane.end()
-        elif job != POOL_JOB:
+        elif job not in self._pool_jobs:
             self._inside.cancel(job)
 
     def report(self, span_s: float = 10.0) -> dict[str, ShareReport]:
-        """See `edge.gpu.base`. The pool's lane is not among them: what it received is its cameras'."""
+        """See `edge.gpu.base`. The pool's lanes are not among them: what they received is its cameras'."""
         told = dict(self._inside.report(span_s))
-        pool = told.pop(POOL_JOB, None)
+        pool = [told.pop(job) for job in self._pool_jobs if job in told]
         with self._lock:
             lanes = list(self._lanes.values())
         spans = [lane.span(span_s) for lane in lanes]
-        received_s = pool.received_pct / 100.0 * pool.span_s if pool else 0.0
+        received_s = sum(report.received_pct / 100.0 * report.span_s for report in pool)
         weights = [asked_s for _, asked_s in spans]
         if sum(weights) <= 0:  # a first batch is in work, or it was all for nothing
             weights = [lane.share_pct for lane in lanes]
@@ -235,9 +244,9 @@ class PooledBackend:
         return told
 
     def memory(self) -> dict[str, JobMemory]:
-        """See `edge.gpu.base`. A camera's row is that of the pool's lane; what the pool keeps (its models) is divided evenly."""
+        """See `edge.gpu.base`. A camera's row is that of the pool's first lane; what the pool keeps (its models) is divided evenly."""
         told = dict(self._inside.memory())
-        pool = told.pop(POOL_JOB, None)
+        pool = _together([told.pop(job) for job in self._pool_jobs if job in told])
         with self._lock:
             jobs = list(self._lanes)
         return told | {job: _part(job, pool, len(jobs)) for job in jobs}
@@ -261,9 +270,21 @@ class PooledBackend:
         """Hands the shares on (lock held). Raises ValueError when they exceed the capacity."""
         together_pct = sum(self._shares_pct.get(job, 0.0) for job in self._lanes)
         others = {job: share for job, share in self._shares_pct.items() if job not in self._lanes}
-        self._inside.set_shares(others | ({POOL_JOB: together_pct} if self._lanes else {}))
+        each_pct = together_pct / self.workers
+        self._inside.set_shares(others | (dict.fromkeys(self._pool_jobs, each_pct) if self._lanes else {}))
         for job, lane in self._lanes.items():
             lane.promise(self._shares_pct.get(job, 0.0))
+
+
+def _together(lanes: list[JobMemory]) -> JobMemory | None:
+    """The memory of the pool's lanes as that of one."""
+    if len(lanes) <= 1:
+        return lanes[0] if lanes else None
+    needs, held = [lane.need for lane in lanes if lane.need], [lane.held_mib for lane in lanes if lane.held_mib is not None]
+    need = MemoryNeed(
+        persistent_mib=sum(n.persistent_mib for n in needs), ephemeral_mib=sum(n.ephemeral_mib for n in needs)
+    )  # fmt: skip
+    return replace(lanes[0], need=need if needs else None, held_mib=sum(held) if held else None)
 
 
 def _part(job: str, pool: JobMemory | None, count: int) -> JobMemory:

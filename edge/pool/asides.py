@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from edge.clock import Clock
-from edge.pool.shared import SIZES, Kept, SharedModel, form_of, worthwhile
+from edge.pool.shared import SIZES, Kept, SharedModel, worthwhile
+from models.serving.served import form_of
 from scheduler.orloj.fit import BatchRun, fit_cost
 from scheduler.orloj.types import BatchPolicy, ModelCost
 
@@ -105,7 +106,7 @@ class Asides:
         """Inside an iteration, without the lock. A model that fails here fails on its frames, too: nothing is said."""
         model, took_s = aside.model, None
         started_s = clock.monotonic_s()
-        with model.running, suppress(Exception):
+        with model.copies[0].running, suppress(Exception):
             form_of(model.detector).predict(
                 [k.image for k in aside.kept], score_min=min(k.score_min for k in aside.kept)
             )  # fmt: skip

@@ -56,10 +56,17 @@ class PoolFront:
     def _asked(self, images: Sequence[np.ndarray], score_min: float) -> list[Detections]:
         turn = current()
         if turn is None and not self._model.ran:
-            with self._model.running:
-                return self._model.detector.predict(images, score_min=score_min)
+            return self._first_run(images, score_min)
         turn = turn or Turn(deadline_s=self._pool.now_s() + ASIDE_S)
         return self._pool.ask(self._model, self._app, self._job, images, score_min, turn)
+
+    def _first_run(self, images: Sequence[np.ndarray], score_min: float) -> list[Detections]:
+        """Of every copy; the answers of the last, which are those of all."""
+        found: list[Detections] = []
+        for copy in self._model.copies:
+            with copy.running:
+                found = copy.detector.predict(images, score_min=score_min)
+        return found
 
     def abandon(self) -> None:
         """Gives the batch up in which a picture of this camera is, from any thread; the model is left alone for a while."""

@@ -1,15 +1,16 @@
-"""One device's queue of live pictures: cameras hand them in with their deadlines, one thread runs the batches that a policy decides.
+"""One device's queue of live pictures: cameras hand them in with their deadlines, workers run the batches that a policy decides.
 
-Which requests form the next batch, and which are given up, is decided in `scheduler/orloj` (Orloj or a baseline); here it is done. The
-thread computes in a lane of its own (`edge.gpu.pooled`), whose share is the sum of the cameras' inference shares. It decides when it may
-compute, not before: what came while it waited for its share takes part.
+Which requests form the next batch, and which are given up, is decided in `scheduler/orloj` (Orloj or a baseline); here it is done. A
+worker is a thread: one on a GPU, one for each core where models are on the processor. Each computes in a lane of its own
+(`edge.gpu.pooled`); together they have the sum of the cameras' inference shares. A worker decides when it may compute, not before: what
+came while it waited for its share takes part.
 
 What goes wrong stays with whom it concerns. A batch that throws, or whose answers are no answers, is run again one picture at a time,
 so that a poisonous picture costs its own camera only. A batch that hangs cannot be ended: its cameras are told, its thread is left to
 itself, another one in another lane goes on, and nobody is let near that model until it comes back. A request that waits past its
 deadline is taken back by the camera itself, so nothing waits for ever. For a policy that throws, the earliest deadline stands in.
 
-Changed from the paper: many models share the one worker (a box has one device for all of them); run times are measured as time that
+Changed from the paper: many models share the workers (a box has one device for all of them); run times are measured as time that
 passes inside an iteration, so a training beside it counts; a newer frame replaces an older one of its camera that still waits.
 """
 
@@ -17,21 +18,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from configs.errors import DriftboxError, JobCancelled, JobError, redact
+from configs.errors import DriftboxError, JobCancelled, JobError
 from edge.clock import Clock
 from edge.gpu.base import Lane
 from edge.inference import close_detector
-from edge.pool.asides import Asides
+from edge.pool.asides import Aside, Asides
+from edge.pool.calls import Answer, Asked, Call, Running, answers_of, found_of, share_out
 from edge.pool.shared import SIZES, Kept, SharedModel, free_name, weights_key
 from edge.pool.turn import Superseded, TooLate, Turn
-from edge.shadow import is_finite
 from models.detector import Detector
 from scheduler.orloj.types import Batch, BatchPolicy, Decision, ModelCost, Request
 from scheduler.types import Detections
@@ -51,60 +52,27 @@ Make = Callable[[Detector, str], Detector]
 
 
 class Seat(Protocol):
-    """The pool's place on the device; see `edge.gpu.pooled`."""
+    """The pool's place on the device; see `edge.gpu.pooled`. workers: how many compute there at a time."""
 
-    def open(self) -> Lane:
-        """A lane for the pool's thread; the one before, whose thread hangs, is of no use any more."""
+    workers: int
+
+    def open(self, worker: int) -> Lane:
+        """A lane for the thread of a worker, counted from 0; the one before, whose thread hangs, is of no use any more."""
 
     def charge(self, job: str, compute_s: float) -> None:
         """So much of what the pool computed was for `job`."""
 
 
-class _Asked:
-    """One picture on its way. Its fields belong to the pool's lock."""
+class _Worker:
+    """One of those who compute: its thread now, and what that does. Its fields belong to the pool's lock."""
 
-    def __init__(self, call: _Call, image: np.ndarray, request: Request) -> None:
-        self.call, self.image, self.request = call, image, request
-        self.state: Literal["waits", "runs", "done"] = "waits"
-        self.found: Detections | None = None
-
-
-class _Call:
-    """One `predict` of a front: its pictures, and where its camera sleeps."""
-
-    def __init__(self, model: SharedModel, app: str, job: str, score_min: float, lock: threading.Lock) -> None:
-        self.model, self.app, self.job, self.score_min = model, app, job, score_min
-        self.done = threading.Condition(lock)
-        self.asked: list[_Asked] = []
-        self.left = 0
-        self.error: Exception | None = None
-        self.spent_s = 0.0
-
-    def waits(self) -> list[_Asked]:
-        return [asked for asked in self.asked if asked.state == "waits"]
-
-    def runs(self) -> bool:
-        return any(asked.state == "runs" for asked in self.asked)
-
-
-@dataclass(kw_only=True, eq=False)
-class _Running:
-    """The batch in work. number: of the thread that runs it."""
-
-    number: int
-    batch: Batch
-    model: SharedModel
-    asked: list[_Asked]
-    since_s: float
-
-
-@dataclass(kw_only=True, eq=False)
-class _Answer:
-    """What became of one picture. compute_s: what was spent on it."""
-
-    found: Detections | None = None
-    error: Exception | None = None
-    compute_s: float = 0.0
+    def __init__(self, index: int, lock: threading.Lock) -> None:
+        self.index = index
+        self.number = 0  # of its newest thread
+        self.alive = False  # whether that one still works
+        self.running: Running | None = None
+        self.rests = threading.Condition(lock)
+        self.measures = index == 0  # two would measure the same
 
 
 def in_thread(body: Callable[[], None]) -> None:
@@ -112,7 +80,7 @@ def in_thread(body: Callable[[], None]) -> None:
 
 
 class Pool:
-    """policy: whose decisions are carried out. start: runs the pool's thread. Thread-safe; `start` after the seat's backend is there.
+    """policy: whose decisions are carried out. start: runs a worker's thread. Thread-safe; `start` after the seat's backend is there.
     Counters: batches, pictures (answered), dropped (requests given up), errors (pictures on which a model failed), policy_errors
     (decisions that failed)."""
 
@@ -123,12 +91,10 @@ class Pool:
         self._policy, self._seat, self._clock = policy, seat, clock
         self._hangs_s, self._asides, self._spawn = hangs_s, asides or Asides(), start
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        self._workers = [_Worker(index, self._lock) for index in range(seat.workers)]
+        self._idle: deque[_Worker] = deque()  # who rest, the longest first: that one's share has grown most
         self._models: dict[str, SharedModel] = {}  # by weights
-        self._asked: dict[int, _Asked] = {}  # requests that wait, by id
-        self._running: _Running | None = None
-        self._number = 0  # of the newest thread
-        self._alive = False  # whether that one still works
+        self._asked: dict[int, Asked] = {}  # requests that wait, by id
         self._ids = 0
         self._look_again = False  # something changed since the last decision
         self._wake_s = float("inf")
@@ -151,7 +117,7 @@ class Pool:
             known = self._models.get(key)
             if known is None:
                 name = free_name(made, {model.name for model in self._models.values()})
-                known = self._models[key] = SharedModel(name, key, made)
+                known = self._models[key] = SharedModel(name, key, made, copies=len(self._workers))
                 self._policy.add_model(name, ModelCost(sizes=SIZES))
             known.users += 1
         if known.detector is not made:  # another camera was faster
@@ -166,11 +132,13 @@ class Pool:
                 return
             self._models.pop(model.weights, None)
         # What hangs keeps its memory, for neither it nor its thread can be taken away.
-        if model.running.acquire(timeout=CLOSE_S):
-            try:
+        free = [copy for copy in model.copies if copy.running.acquire(timeout=CLOSE_S)]
+        try:
+            if len(free) == len(model.copies):
                 close_detector(model.detector)
-            finally:
-                model.running.release()
+        finally:
+            for copy in free:
+                copy.running.release()
 
     def now_s(self) -> float:
         """The pool's time, in which deadlines are given."""
@@ -196,15 +164,15 @@ class Pool:
                 self._withdraw(call)
             if call.error is not None:
                 raise call.error
-            return [_found(asked) for asked in call.asked]
+            return [found_of(asked) for asked in call.asked]
 
     def abandon(self, app: str, model: SharedModel) -> None:
         """The batch that runs with a picture of `app` is given up, because it takes too long. No-op when there is none: what waits is
         nobody's fault but the queue's."""
         with self._lock:
-            running = self._running
-            if running is not None and running.model is model and any(asked.call.app == app for asked in running.asked):
-                self._give_up(running, self._clock.monotonic_s())
+            for worker, running in self._in_work():
+                if running.model is model and any(asked.call.app == app for asked in running.asked):
+                    self._give_up(worker, running, self._clock.monotonic_s())
 
     def _require_usable(self, model: SharedModel) -> None:
         if self._closed:
@@ -214,10 +182,10 @@ class Pool:
 
     def _hand_in(
         self, model: SharedModel, app: str, job: str, images: Sequence[np.ndarray], score_min: float, turn: Turn
-    ) -> _Call:
-        self._start_thread()
+    ) -> Call:
+        self._start_workers()
         now_s = self._clock.monotonic_s()
-        call = _Call(model, app, job, score_min, self._lock)
+        call = Call(model, app, job, score_min, self._lock)
         # a call is answered whole or not at all, and counts once
         together, penalty = self._ids + 1, turn.weight / max(1, len(images))
         for image in images:
@@ -227,15 +195,15 @@ class Pool:
                 together=together, penalty=penalty,
             )  # fmt: skip
             self._policy.submit(request, now_s)
-            asked = self._asked[request.id] = _Asked(call, image, request)
+            asked = self._asked[request.id] = Asked(call, image, request)
             call.asked.append(asked)
         call.left = len(call.asked)
         self._asides.expect(app, turn.next_s)
         self._look_again = True
-        self._clock.notify_all(self._work)
+        self._wake_one()
         return call
 
-    def _look_after(self, call: _Call, turn: Turn) -> None:
+    def _look_after(self, call: Call, turn: Turn) -> None:
         """What a camera that waits has to see to by itself."""
         turn.checkpoint()
         if self._closed:
@@ -246,11 +214,11 @@ class Pool:
             raise self._drop(call, TooLate("it still waited at its deadline", subject=call.app))
         if len(waits) == len(call.asked) and turn.next_s is not None and now_s >= turn.next_s and turn.newer():
             raise self._drop(call, Superseded("a newer frame is there", subject=call.app))
-        running = self._running
-        if running is not None and now_s - running.since_s >= self._hangs_after_s(running):
-            self._give_up(running, now_s)
+        for worker, running in self._in_work():
+            if now_s - running.since_s >= self._hangs_after_s(running):
+                self._give_up(worker, running, now_s)
 
-    def _sleep_s(self, call: _Call, turn: Turn) -> float:
+    def _sleep_s(self, call: Call, turn: Turn) -> float:
         """Until the next of a waiting camera's own moments."""
         now_s = self._clock.monotonic_s()
         moments = [now_s + POLL_S]
@@ -260,11 +228,11 @@ class Pool:
                 moments.append(turn.next_s)
         return max(1e-4, min(moments) - now_s)
 
-    def _drop(self, call: _Call, why: TooLate) -> TooLate:
+    def _drop(self, call: Call, why: TooLate) -> TooLate:
         self.dropped += len(call.waits())
         return why
 
-    def _withdraw(self, call: _Call) -> None:
+    def _withdraw(self, call: Call) -> None:
         """What still waits is taken out; what runs is not waited for."""
         for asked in call.waits():
             self._policy.withdraw(asked.request.id)
@@ -272,78 +240,107 @@ class Pool:
             asked.state = "done"
         call.left = 0
 
-    # --- the thread ---------------------------------------------------------------------------------------------------
+    # --- the workers --------------------------------------------------------------------------------------------------
 
-    def _start_thread(self) -> None:
-        if not self._alive:
-            self._renew()
+    def _in_work(self) -> Iterator[tuple[_Worker, Running]]:
+        return ((worker, worker.running) for worker in self._workers if worker.running is not None)
 
-    def _renew(self) -> None:
+    def _wake_one(self) -> None:
+        """One of those who rest looks; it wakes the next when it leaves something (lock held)."""
+        if self._idle:
+            self._clock.notify_all(self._idle.popleft().rests)
+
+    def _start_workers(self) -> None:
+        for worker in self._workers:
+            if not worker.alive:
+                self._renew(worker)
+
+    def _renew(self, worker: _Worker) -> None:
         """Another thread in another lane; the one before is left to itself (lock held)."""
-        lane = self._seat.open()
-        self._number += 1
-        number, self._alive, self._look_again = self._number, True, True
-        self._spawn(lambda: self._run(number, lane))
+        lane = self._seat.open(worker.index)
+        worker.number += 1
+        number, worker.alive, self._look_again = worker.number, True, True
+        self._spawn(lambda: self._run(worker, number, lane))
 
-    def _run(self, number: int, lane: Lane) -> None:
-        while self._wait_for_work(number):
+    def _run(self, worker: _Worker, number: int, lane: Lane) -> None:
+        while self._wait_for_work(worker, number):
             try:
                 with lane.iteration():
-                    self._iterate(number)
+                    self._iterate(worker, number)
             except JobCancelled:
-                self._lane_lost(number, None)
+                self._lane_lost(worker, number, None)
                 return
             except (
                 Exception
             ) as error:  # the lane was removed for a fault, or a decision failed: cameras are told, the next one may work
-                if not self._lane_lost(number, error):
+                if not self._lane_lost(worker, number, error):
                     return
 
-    def _lane_lost(self, number: int, error: Exception | None) -> bool:
+    def _lane_lost(self, worker: _Worker, number: int, error: Exception | None) -> bool:
         """error None: the backend ended. Whether this thread goes on."""
         with self._lock:
-            if number != self._number:
+            if number != worker.number:
                 return False
             if error is None:
                 self._closed = True
+            if isinstance(error, DriftboxError) and not self._closed:
+                log.warning("the pool's lane is of no use any more: %s", error)
+                worker.alive = False  # the next request opens another
+                if any(other.alive for other in self._workers):
+                    self._look_again = True
+                    self._wake_one()
+                    return False
             for call in {asked.call for asked in self._asked.values()}:
                 self._fail(call, error or _cancelled())
             if self._closed or isinstance(error, DriftboxError):
-                if not self._closed:
-                    log.warning("the pool's lane is of no use any more: %s", error)
-                    self._alive = False  # the next request opens another
                 return False
             log.exception("the pool's batch could not be decided", exc_info=error)
             return True
 
-    def _wait_for_work(self, number: int) -> bool:
+    def _wait_for_work(self, worker: _Worker, number: int) -> bool:
         """Until there is something to decide or to measure; False: this thread is not wanted any more."""
         with self._lock:
             while True:
-                if self._closed or number != self._number:
+                if self._closed or number != worker.number:
                     return False
                 now_s = self._clock.monotonic_s()
                 if self._policy.waiting() and (self._look_again or now_s >= self._wake_s):
                     return True
-                if not self._policy.waiting() and self._asides.next(self._models.values(), now_s) is not None:
+                if not self._policy.waiting() and self._aside_for(worker, now_s) is not None:
                     return True
-                until_s = self._wake_s if self._policy.waiting() else self._asides.look_again_s(now_s)
-                self._clock.wait(self._work, None if until_s == float("inf") else max(1e-4, until_s - now_s))
+                self._rest(worker, now_s)
 
-    def _iterate(self, number: int) -> None:
-        """Inside an iteration of the pool's lane."""
+    def _rest(self, worker: _Worker, now_s: float) -> None:
+        until_s = float("inf")
+        if self._policy.waiting():
+            until_s = self._wake_s
+        elif worker.measures:
+            until_s = self._asides.look_again_s(now_s)
+        self._idle.append(worker)
+        self._clock.wait(worker.rests, None if until_s == float("inf") else max(1e-4, until_s - now_s))
+        with suppress(ValueError):  # taken out by who woke it
+            self._idle.remove(worker)
+
+    def _aside_for(self, worker: _Worker, now_s: float) -> Aside | None:
+        """What could be measured now."""
+        return self._asides.next(self._models.values(), now_s) if worker.measures else None
+
+    def _iterate(self, worker: _Worker, number: int) -> None:
+        """Inside an iteration of the worker's lane."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            if self._closed or number != self._number:
+            if self._closed or number != worker.number:
                 return
-            running = self._decided(number, now_s)
-            aside = self._asides.next(self._models.values(), now_s) if running is None and not self._policy.waiting() else None
+            running = worker.running = self._decided(now_s)
+            if running is not None and self._policy.waiting():
+                self._wake_one()
+            aside = self._aside_for(worker, now_s) if running is None and not self._policy.waiting() else None
         if running is not None:
-            self._carry_out(running)
+            self._carry_out(worker, running)
         elif aside is not None:
             self._asides.run(aside, self._policy, self._clock, self._lock)
 
-    def _decided(self, number: int, now_s: float) -> _Running | None:
+    def _decided(self, now_s: float) -> Running | None:
         """Asks the policy (lock held), tells those who were given up."""
         self._look_again, self._wake_s = False, float("inf")
         try:
@@ -368,8 +365,7 @@ class Pool:
         if not asked_for:
             return None
         model = asked_for[0].call.model
-        self._running = _Running(number=number, batch=decision.batch, model=model, asked=asked_for, since_s=now_s)
-        return self._running
+        return Running(batch=decision.batch, model=model, asked=asked_for, since_s=now_s)
 
     def _policy_failed(self, error: Exception) -> None:
         self.policy_errors += 1
@@ -387,24 +383,24 @@ class Pool:
             self._policy.withdraw(asked.request.id)
         return Decision(batch=Batch(model=asked.request.model, requests=(asked.request,), size=1, expected_s=0.0))
 
-    def _carry_out(self, running: _Running) -> None:
-        compute_s = self._clock.thread_cpu_s
+    def _carry_out(self, worker: _Worker, running: Running) -> None:
+        compute_s, copy = self._clock.thread_cpu_s, running.model.copies[worker.index]
         before_s = compute_s()
-        with running.model.running:
-            answers, at_once = _answers(running.model.detector, running.asked, compute_s)
+        with copy.running:
+            answers, at_once = answers_of(copy.detector, running.asked, compute_s)
         spent_s = compute_s() - before_s
         with self._lock:
             now_s = self._clock.monotonic_s()
-            if self._running is not running:  # given up meanwhile: it did not hang for ever
+            if worker.running is not running:  # given up meanwhile: it did not hang for ever
                 running.model.broken = ""
                 return
-            self._running = None
-            _share_out(answers, spent_s)
+            worker.running, self._look_again = None, True
+            share_out(answers, spent_s)
             for asked, answer in zip(running.asked, answers, strict=True):
                 self._deliver(asked, answer)
             self._learn(running, now_s, believed=at_once)
 
-    def _learn(self, running: _Running, now_s: float, *, believed: bool) -> None:
+    def _learn(self, running: Running, now_s: float, *, believed: bool) -> None:
         """believed: the batch ran once; one that failed, or was run twice, says nothing of what batches take."""
         took_s = now_s - running.since_s
         model, size = running.model, len(running.asked)
@@ -425,7 +421,7 @@ class Pool:
             kept = Kept(app=call.app, image=asked.image, score_min=call.score_min)
             model.keep(kept, sampled=size == 1 and running.batch.size == 1)
 
-    def _deliver(self, asked: _Asked, answer: _Answer) -> None:
+    def _deliver(self, asked: Asked, answer: Answer) -> None:
         call = asked.call
         asked.state, asked.found = "done", answer.found
         call.spent_s += answer.compute_s
@@ -439,7 +435,7 @@ class Pool:
         if not call.left:
             self._clock.notify_all(call.done)
 
-    def _fail(self, call: _Call, error: Exception) -> None:
+    def _fail(self, call: Call, error: Exception) -> None:
         """Lock held. What else the call asked is of no use any more."""
         call.error = call.error or error
         self._withdraw(call)
@@ -447,83 +443,32 @@ class Pool:
 
     # --- hanging ------------------------------------------------------------------------------------------------------
 
-    def _hangs_after_s(self, running: _Running) -> float:
+    def _hangs_after_s(self, running: Running) -> float:
         return max(self._hangs_s, HANGS_TIMES * running.model.expected_s(len(running.asked)))
 
-    def _give_up(self, running: _Running, now_s: float) -> None:
+    def _give_up(self, worker: _Worker, running: Running, now_s: float) -> None:
         """Lock held."""
         model = running.model
         model.broken = f"{model.name} hangs: no answer for {now_s - running.since_s:.0f} s"
         log.warning("%s; the other models go on in another thread", model.broken)
-        self._running = None
+        worker.running = None
         for asked in running.asked:
             asked.state = "done"
             self.errors += 1
             self._fail(asked.call, _hung(model))
         for call in {asked.call for asked in self._asked.values() if asked.call.model is model}:
             self._fail(call, _hung(model))
-        self._renew()
+        self._renew(worker)
 
     def close(self) -> None:
-        """Ends the thread; who waits gets JobCancelled. Idempotent."""
+        """Ends the workers; who waits gets JobCancelled. Idempotent."""
         with self._lock:
             self._closed = True
-            running = self._running.asked if self._running is not None else []
-            for call in {asked.call for asked in (*self._asked.values(), *running)}:
+            in_work = [asked for _, running in self._in_work() for asked in running.asked]
+            for call in {asked.call for asked in (*self._asked.values(), *in_work)}:
                 self._fail(call, _cancelled())
-            self._clock.notify_all(self._work)
-
-
-def _answers(detector: Detector, asked: Sequence[_Asked], compute_s: Callable[[], float]) -> tuple[list[_Answer], bool]:
-    """Runs a batch; picture by picture where together they fail, and again alone those whose numbers are none. The second value:
-    whether once was enough."""
-    try:
-        answers = [_Answer(found=found) for found in _predicted(detector, asked)]
-    except Exception as error:
-        if len(asked) == 1:
-            return [_Answer(error=error)], False
-        log.info("a batch of %d failed and is run one by one: %s", len(asked), redact(f"{type(error).__name__}: {error}"))
-        return [_alone(detector, one, compute_s) for one in asked], False
-    spoilt = [n for n, answer in enumerate(answers) if len(asked) > 1 and answer.found and not is_finite(answer.found)]
-    for n in spoilt:
-        answers[n] = _alone(detector, asked[n], compute_s)
-    return answers, not spoilt
-
-
-def _alone(detector: Detector, asked: _Asked, compute_s: Callable[[], float]) -> _Answer:
-    before_s = compute_s()
-    try:
-        [found] = _predicted(detector, [asked])
-    except Exception as error:
-        return _Answer(error=error, compute_s=compute_s() - before_s)
-    return _Answer(found=found, compute_s=compute_s() - before_s)
-
-
-def _predicted(detector: Detector, asked: Sequence[_Asked]) -> list[Detections]:
-    """At the lowest threshold that anybody wants; each gets what is above its own. Raises JobError for an answer that is none."""
-    lowest = min(one.call.score_min for one in asked)
-    found = detector.predict([one.image for one in asked], score_min=lowest)
-    if not isinstance(found, list) or len(found) != len(asked) or not all(isinstance(one, Detections) for one in found):
-        raise JobError(
-            f"{detector.spec.arch} gave no answer for each of {len(asked)} pictures", subject=detector.spec.arch,
-            remedy="its `predict` must return one Detections per image", code="exception",
-        )  # fmt: skip
-    return [
-        answer if one.call.score_min <= lowest else answer.above(one.call.score_min)
-        for answer, one in zip(found, asked, strict=True)
-    ]
-
-
-def _share_out(answers: list[_Answer], spent_s: float) -> None:
-    """What was spent on all of them together is split evenly: padded to the longest, each takes as long."""
-    together_s = max(0.0, spent_s - sum(answer.compute_s for answer in answers))
-    for answer in answers:
-        answer.compute_s += together_s / len(answers)
-
-
-def _found(asked: _Asked) -> Detections:
-    assert asked.found is not None, "a call that is over has all of its answers"
-    return asked.found
+            while self._idle:
+                self._wake_one()
 
 
 def _hung(model: SharedModel) -> JobError:

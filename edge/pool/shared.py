@@ -12,11 +12,12 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from models.detector import Detector
+from models.serving.served import Predicts, Twin, form_of
 
 #: Batch sizes that are tried.
 SIZES: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -37,14 +38,22 @@ class Kept:
     score_min: float
 
 
-class SharedModel:
-    """A loaded model and its users. Its fields belong to the pool's lock, but `running`: held while it predicts, because a detector is
-    not thread-safe."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copy:
+    """A model as one worker runs it. running: held meanwhile, because a detector is not thread-safe."""
 
-    def __init__(self, name: str, weights: str, detector: Detector) -> None:
+    detector: Predicts
+    running: threading.Lock = field(default_factory=threading.Lock)
+
+
+class SharedModel:
+    """A loaded model and its users. copies: one for each worker, the first of them the model itself. Its fields belong to the pool's
+    lock."""
+
+    def __init__(self, name: str, weights: str, detector: Detector, *, copies: int = 1) -> None:
         self.name, self.weights, self.detector = name, weights, detector
+        self.copies = (Copy(detector=detector), *(Copy(detector=Twin(detector)) for _ in range(copies - 1)))
         self.users = 0
-        self.running = threading.Lock()
         self.ran = False  # a batch of it came back: it is warm
         self.broken = ""  # why nobody may ask it now: a thread hangs in it
         self.kept: dict[str, Kept] = {}  # app -> its newest picture, to be run alone
@@ -90,11 +99,6 @@ class SharedModel:
         self.sampled.clear()
         self.to_measure = list(SIZES)
         return True
-
-
-def form_of(detector: Detector) -> Detector:
-    """What really computes: `models.serving.served.Deferred` exchanges it."""
-    return getattr(detector, "current", detector)
 
 
 def weights_key(detector: Detector) -> str:

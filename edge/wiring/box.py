@@ -40,6 +40,7 @@ from edge.wiring.compute import (
     hand_over,
     measured_speed,
     pool_of,
+    pool_workers,
     processes_of,
     serve_in_pool,
     serve_in_process,
@@ -144,7 +145,7 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
                 change=price_of(backend.change_cost()),
             )
         )  # fmt: skip
-        serving = serving_of(config, folder, store, samples, clock, maker.task_of)
+        serving = serving_of(config, folder, store, samples, clock, maker.task_of, threads=pool_workers(config))
         stack.callback(serving.close)
         serve, serve_later = serving.serve, serving.serve_later
         steps = wide.steps if wide else here

@@ -101,11 +101,21 @@ class Pooled:
     backend: PooledBackend
 
 
+#: Most workers of the queue: each has a copy of every model.
+POOL_WORKERS_MAX = 8
+
+
+def pool_workers(config: BoxConfig) -> int:
+    """Batches of the queue that run at a time: as many as there are cores for them, one on a GPU; 1 where there is no queue."""
+    on_cores = config.scheduler.serving != OWN and config.gpus.device == "cpu"
+    return min(usable_cores(), POOL_WORKERS_MAX) if on_cores else 1
+
+
 def pool_of(config: BoxConfig, backend: ComputeBackend, clock: Clock) -> Pooled | None:
     """None: each camera's thread computes by itself (`scheduler.serving: own`)."""
     if config.scheduler.serving == OWN:
         return None
-    wrapped = PooledBackend(backend, clock=clock)
+    wrapped = PooledBackend(backend, clock=clock, workers=pool_workers(config))
     policy = Beside(make_batch_policy(config.scheduler.serving), wrapped.beside)
     return Pooled(pool=Pool(policy, wrapped, clock), backend=wrapped)
 

@@ -49,8 +49,10 @@ def serving_of(
     samples: SampleStore,
     clock: Clock,
     task_of_camera: Callable[[str], Task],
+    *,
+    threads: int = 1,
 ) -> Serving:
-    """What makes the served forms of this box's models."""
+    """What makes the served forms of this box's models. threads: as many run one at a time."""
     pictures = FileSamples(samples)
 
     def newest(camera_id: str) -> list[Picture]:
@@ -70,7 +72,7 @@ def serving_of(
             store.add_note(clock.utc_s(), "serving", text)
     return Serving(
         form, folder.root / "forms", newest=newest, task_of=task_of_camera, tell=tell,
-        build_s=config.models.serving_build_s, device=device_of_models(config), tries=tries_of(config),
+        build_s=config.models.serving_build_s, device=device_of_models(config), tries=tries_of(config), threads=threads,
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from configs.errors import UsageError
+
 if TYPE_CHECKING:
     from models.detector import ServedBody
 
@@ -24,12 +26,17 @@ MAX_CALIBRATION = 40
 
 
 class Form(Protocol):
-    """A network ready to run on pictures of one shape, on one thread. memory_mib: its files, or its weights where it has none."""
+    """A network ready to run on pictures of one shape, on one thread, and on one more for every `widen`. memory_mib: its files, or its
+    weights where it has none."""
 
     memory_mib: float
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         """array: as the body's `encode` made it -> the network's outputs as float32 arrays, valid until the next `run`."""
+
+    def widen(self) -> None:
+        """One more thread will run it beside the others. May take as long as `start`. Raises UsageError for a form that one thread at a
+        time runs, whatever is done."""
 
     def close(self) -> None:
         """Frees what it holds; `run` must not be called any more."""
@@ -58,3 +65,9 @@ class Runtime(Protocol):
 
     def start(self, files: Files, body: ServedBody, shape_px: ShapePx) -> Form:
         """Raises EnvironmentLacking when a library is missing, DriftboxError when the files cannot be loaded."""
+
+
+def one_at_a_time(form: Form) -> UsageError:
+    """The refusal of a form that lies at fixed places on a GPU, which no more than one thread computes on."""
+    name = type(form).__name__
+    return UsageError(f"a {name} is run by one thread at a time", subject=name, remedy="open another one for the other thread")

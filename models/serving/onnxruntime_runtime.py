@@ -58,6 +58,9 @@ class OnnxForm:
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         return list(self._session.run(None, {self._input: array}))
 
+    def widen(self) -> None:
+        """A session may be run by any number of threads."""
+
     def close(self) -> None:
         self._session = None
 

@@ -117,6 +117,7 @@ class _Compiled:
     work as there are copies."""
 
     def __init__(self, files: Files, threads: int, bf16: bool) -> None:
+        self._files: Files | None = files  # until no more copies are made of them
         self._threads, self._bf16 = threads, bf16
         self._copies = [_Copy(files, threads, bf16)]
         self._next = itertools.count()
@@ -125,9 +126,13 @@ class _Compiled:
     def copies(self) -> int:
         return len(self._copies)
 
-    def add_copy(self, files: Files) -> None:
-        """files: those that it was made of."""
-        self._copies = [*self._copies, _Copy(files, self._threads, self._bf16)]
+    def widen(self) -> None:
+        """For one more who runs it at the same time: more than there are cores never do."""
+        with _COMPILING:
+            if len(self._copies) >= usable_cores() // self._threads:
+                self._files = None
+            elif self._files is not None:
+                self._copies = [*self._copies, _Copy(self._files, self._threads, self._bf16)]
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         copy = self._free()
@@ -159,9 +164,9 @@ def _compiled(files: Files, threads: int, bf16: bool) -> _Compiled:
         found = _COMPILED.get(key)
         if found is None:
             found = _COMPILED[key] = _Compiled(files, threads, bf16)
-        elif found.copies < usable_cores() // threads:  # more users than copies: two of them may run at a time
-            found.add_copy(files)
-        return found
+            return found
+    found.widen()
+    return found
 
 
 class OpenVinoForm:
@@ -175,6 +180,10 @@ class OpenVinoForm:
         if self._compiled is None:
             raise DriftboxError("this form was closed", subject=XML, remedy="open it again")
         return self._compiled.run(array)
+
+    def widen(self) -> None:
+        if self._compiled is not None:
+            self._compiled.widen()
 
     def close(self) -> None:
         self._compiled = None

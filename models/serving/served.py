@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -97,9 +97,10 @@ class _Some:
 
 
 class ServedDetector:
-    """Implements `Detector` for serving. trained: the model as trained. opener: makes the form of a shape. A shape without a form is
-    answered by the trained model, and its form made by `aside` (None: never) meanwhile, of a runtime that calibrates once enough
-    pictures of that shape were shown; when a form fails to run, the trained model answers and goes on answering for that shape.
+    """Implements `Detector` for serving. trained: the model as trained. opener: makes the form of a shape. threads: as many may run a
+    form at a time, each by a `Twin` of its own. A shape without a form is answered by the trained model, and its form made by `aside`
+    (None: never) meanwhile, of a runtime that calibrates once enough pictures of that shape were shown; when a form fails to run, the
+    trained model answers and goes on answering for that shape.
 
     One thread may predict while another makes forms."""
 
@@ -111,11 +112,12 @@ class ServedDetector:
         *,
         aside: Aside | None = None,
         max_forms: int = MAX_FORMS,
+        threads: int = 1,
     ) -> None:
         self.spec: DetectorSpec = trained.spec
         self.trained, self.runtime = trained, runtime
         self._body = trained.body()
-        self._opener, self._aside, self._max_forms = opener, aside, max_forms
+        self._opener, self._aside, self._max_forms, self._threads = opener, aside, max_forms, threads
         self._forms: OrderedDict[ShapePx, Form] = OrderedDict()
         self._asked: set[ShapePx] = set()
         self._met: dict[ShapePx, _Some] = {}  # shapes whose pictures are being collected
@@ -151,6 +153,8 @@ class ServedDetector:
     def _opened(self, shape_px: ShapePx, array: np.ndarray, pictures: Sequence[np.ndarray]) -> Form:
         """The form of a shape, run once. Raises DriftboxError when what it says is no number."""
         form = self._opener(self._body, shape_px, pictures)
+        for _ in range(self._threads - 1):
+            form.widen()
         if not all(np.isfinite(output).all() for output in form.run(array)):
             form.close()
             text = f"the {self.runtime.name} form gives numbers that are none (NaN or infinite)"
@@ -268,6 +272,44 @@ class ServedDetector:
             subject=self.spec.arch,
             remedy="train a `clone` of it",
         )
+
+
+class Predicts(Protocol):
+    """What a thread asks of a model that serves."""
+
+    spec: DetectorSpec
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        """See `models.detector.Detector`."""
+
+
+class Twin:
+    """A serving model for one thread more: answers by the same forms, whichever it has at the time, and by a copy of the trained model
+    where there is none. The copy is made with the first prediction. of: made for as many threads as ask it and its twins."""
+
+    def __init__(self, of: Detector) -> None:
+        self.spec: DetectorSpec = of.spec
+        self._of = of
+        self._trained: Detector | None = None
+        self._form: Detector | None = None
+        self._mine: Predicts = of
+
+    def predict(
+        self, images: Sequence[np.ndarray], *, score_min: float = 0.25, yield_point: YieldPoint | None = None
+    ) -> list[Detections]:
+        form = form_of(self._of)
+        if form is not self._form:
+            self._trained = self._trained or self._of.clone()
+            self._mine = form.beside(self._trained) if isinstance(form, ServedDetector) else self._trained
+            self._form = form
+        return self._mine.predict(images, score_min=score_min, yield_point=yield_point)
+
+
+def form_of(detector: Detector) -> Detector:
+    """What computes for a serving model: `Deferred` exchanges it."""
+    return detector.current if isinstance(detector, Deferred) else detector
 
 
 class Deferred:

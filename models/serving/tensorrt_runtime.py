@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from configs.errors import DriftboxError, EnvironmentLacking
-from models.serving.base import Files, ShapePx
+from models.serving.base import Files, ShapePx, one_at_a_time
 from models.serving.cache import gpu_name
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ class TensorRtForm:
             return current
         self._stream.wait_stream(current)
         return self._stream
+
+    def widen(self) -> None:
+        raise one_at_a_time(self)
 
     def close(self) -> None:
         self._context = self._engine = self._runtime = None

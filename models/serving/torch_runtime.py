@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from configs.errors import EnvironmentLacking
-from models.serving.base import Files, ShapePx
+from models.serving.base import Files, ShapePx, one_at_a_time
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,11 @@ class TorchForm:
         with torch.inference_mode():
             x = torch.from_numpy(array).to(self._device).contiguous(memory_format=torch.channels_last)
             return [output.float().cpu().numpy() for output in self._network(x)]
+
+    def widen(self) -> None:
+        """On a processor a network that has run once keeps nothing from one run to the next."""
+        if self._device != "cpu":
+            raise one_at_a_time(self)
 
     def close(self) -> None:
         self._network = None
@@ -128,6 +133,9 @@ class GraphForm:
             self._x.copy_(torch.from_numpy(array))
             self._replay()
             return [output.float().cpu().numpy() for output in self._outputs]
+
+    def widen(self) -> None:
+        raise one_at_a_time(self)
 
     def close(self) -> None:
         self._replay = self._outputs = None

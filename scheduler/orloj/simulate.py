@@ -1,8 +1,9 @@
-"""One worker in virtual time: jobs arrive whether or not earlier ones are done, a policy forms batches, the world knows the run times.
+"""A device's workers in virtual time: jobs arrive whether or not earlier ones are done, a policy forms batches, the world knows the run
+times.
 
 What a policy is told is what it would be told live: requests as they come, how long its batches took, and stand-alone run times from a
-profiler that runs a part of the finished requests again, alone, in gaps that are long enough for it (at a priority so low that nothing
-waits for it). The lengths of waiting requests stay hidden.
+profiler that runs a part of the finished requests again, alone, in gaps of all workers that are long enough for it (at a priority so low
+that nothing waits for it). The lengths of waiting requests stay hidden.
 
 A job is a request, or a cascade: stages in order, each any number of requests, all with the job's deadline; the requests of a stage
 share the penalty of the job. It is finished when its last
@@ -43,11 +44,12 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """costs: the true batch law of each model; jitter_frac: standard deviation of a batch's time around it; probe_frac: part of the
-    finished requests that the profiler runs again; told: samples (model, app) that the policy has from the past; told_costs: what the
-    policy is told of the costs, None: the truth."""
+    """workers: who run batches at a time; costs: the true batch law of each model; jitter_frac: standard deviation of a batch's time
+    around it; probe_frac: part of the finished requests that the profiler runs again; told: samples (model, app) that the policy has
+    from the past; told_costs: what the policy is told of the costs, None: the truth."""
 
     costs: Mapping[str, ModelCost]
+    workers: int = 1
     jitter_frac: float = 0.0
     probe_frac: float = 0.1
     told: Mapping[tuple[str, str], Sequence[float]] = field(default_factory=dict)
@@ -83,6 +85,15 @@ class _Open:
     waits: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _InWork:
+    """A batch that a worker runs."""
+
+    batch: Batch
+    took_s: float
+    ends_s: float
+
+
 #: Requests that wait to be run again; more are forgotten, oldest first.
 PROBES_WAITING = 64
 
@@ -97,6 +108,7 @@ class Simulation:
         self._next_id = 0
         self._open: dict[int, _Open] = {}
         self._alone_s: dict[int, float] = {}
+        self._in_work: list[_InWork] = []
         self._probes: deque[tuple[str, str, float]] = deque(maxlen=PROBES_WAITING)
         self._tally: Counter[str] = Counter()
         self._batches: Counter[tuple[int, int]] = Counter()
@@ -107,7 +119,10 @@ class Simulation:
         arrivals = deque(sorted(jobs, key=lambda job: job.released_s))
         self._now_s = arrivals[0].released_s if arrivals else 0.0
         self._tell_past()
-        while arrivals or self._open:
+        while arrivals or self._open or self._in_work:
+            if len(self._in_work) == self._world.workers:
+                self._end_first()
+                continue
             while arrivals and arrivals[0].released_s <= self._now_s:
                 job = arrivals.popleft()
                 self._begin(job)
@@ -125,31 +140,41 @@ class Simulation:
                 self._policy.sample(model, app, alone_s, self._now_s)
 
     def _step(self, next_s: float) -> None:
-        """What the free worker does now. next_s: when the next job comes."""
+        """What a free worker does now. next_s: when the next job comes."""
         decision = self._policy.decide(self._now_s)
         for request in decision.dropped:
             self._fail(request.id, "dropped")
         if decision.batch is not None:
-            self._serve(decision.batch, next_s)
+            self._start(decision.batch)
             return
         until_s = min(next_s, math.inf if decision.wake_s is None else decision.wake_s)
+        if self._in_work and min(work.ends_s for work in self._in_work) <= until_s:
+            self._end_first()
+            return
         if math.isinf(until_s):
             if self._open:
                 raise RuntimeError(f"{self._policy.name} leaves {len(self._open)} jobs waiting for ever")
             return
-        self._probe_until(next_s)
+        if not self._in_work:
+            self._probe_until(next_s)
         self._now_s = max(self._now_s, until_s)
 
-    def _serve(self, batch: Batch, next_s: float) -> None:
+    def _start(self, batch: Batch) -> None:
         cost = self._world.costs[batch.model]
         took_s = cost.c0_s + cost.c1 * batch.size * max(self._alone_s[r.id] for r in batch.requests)
         if self._world.jitter_frac:
             took_s *= max(0.2, 1.0 + self._world.jitter_frac * float(self._rng.standard_normal()))
-        self._now_s += took_s
         self._batches[batch.size, len(batch.requests)] += 1
         self._busy_s += took_s
-        self._policy.ran(batch, took_s, self._now_s)
-        for request in batch.requests:
+        self._in_work.append(_InWork(batch=batch, took_s=took_s, ends_s=self._now_s + took_s))
+
+    def _end_first(self) -> None:
+        """The batch that ends first does."""
+        first = min(self._in_work, key=lambda work: work.ends_s)
+        self._in_work.remove(first)
+        self._now_s = max(self._now_s, first.ends_s)
+        self._policy.ran(first.batch, first.took_s, self._now_s)
+        for request in first.batch.requests:
             self._served(request)
 
     def _served(self, request: Request) -> None:

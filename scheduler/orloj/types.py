@@ -1,7 +1,8 @@
 """What the serving policies speak in: requests with a deadline, batches, decisions. Card: Orloj, sections 2, 3 and 7.
 
-All times are seconds on one clock that the caller hands in. One *worker* (a device) runs one batch at a time and does not interrupt it.
-Several models may share the worker: the paper has one worker per model, a box has one device for all of them.
+All times are seconds on one clock that the caller hands in. A *worker* (a GPU, a core) runs one batch at a time and does not interrupt
+it. The paper has one worker per model; a box has one device for all of them, so several models share it, and a processor is several
+workers.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Decision:
 
 
 class BatchPolicy(Protocol):
-    """One worker's queue. Pure: no clock, no I/O; the same calls give the same decisions. Requests are neither lost nor served twice."""
+    """The queue of a device's workers. Pure: no clock, no I/O; the same calls give the same decisions. Requests are neither lost nor
+    served twice."""
 
     name: str
 
@@ -75,7 +77,7 @@ class BatchPolicy(Protocol):
         """Takes a waiting request out (its camera is gone, a newer frame is there); False: it does not wait."""
 
     def decide(self, now_s: float) -> Decision:
-        """Called when the worker is free: on arrival, after a batch, at `wake_s`. A batch that is returned is out of the queue."""
+        """Called when a worker is free: on arrival, after a batch, at `wake_s`. A batch that is returned is out of the queue."""
 
     def sample(self, model: str, app: str, alone_s: float, now_s: float) -> None:
         """A request of `app` took `alone_s` by itself (batch size 1): feeds the law of its run times."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from models.serving.onnx_form import to_onnx
 from models.serving.onnxruntime_runtime import OnnxRuntime
 from models.serving.openvino_runtime import OpenVinoRuntime
 from models.serving.registry import RUNTIMES, runtime_of
-from models.serving.served import Deferred, ServedDetector, open_form
+from models.serving.served import Deferred, ServedDetector, Twin, form_of, open_form
 from models.serving.tensorrt_runtime import TensorRtRuntime
 from models.serving.torch_runtime import CompiledRuntime, GraphRuntime, TorchRuntime
 from models.torch_support import torch_threads
@@ -152,6 +153,37 @@ def test_running_a_form_leaves_its_input_alone_and_repeats_itself(
     form.run(body.encode(pictures[1])[0])
     assert all(np.array_equal(a, b) for a, b in zip(first, form.run(array), strict=True))
     assert np.array_equal(before, array)
+
+
+def test_a_widened_form_is_run_by_several_threads_or_says_that_it_cannot_be(
+    runtime: Runtime, detector: Detector, pictures: list[np.ndarray], converted: FormCache
+) -> None:
+    body = detector.body()
+    form = open_form(runtime, body, shape_of(body, pictures[0]), pictures, cache=converted)
+    arrays = [body.encode(picture)[0] for picture in pictures[:3]]
+    wanted = [[output.copy() for output in form.run(array)] for array in arrays]
+    if runtime.name in ("torch-graph-fp16", "tensorrt", "tensorrt-fp16"):
+        with pytest.raises(UsageError, match="one thread at a time"):
+            form.widen()
+        return
+    for _ in arrays[1:]:
+        form.widen()
+    start, wrong = threading.Barrier(len(arrays)), list[int]()
+
+    def body_of(n: int) -> None:
+        start.wait()
+        for _ in range(10):
+            found = form.run(arrays[n])
+            if not all(np.array_equal(a, b) for a, b in zip(found, wanted[n], strict=True)):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=body_of, args=(n,)) for n in range(len(arrays))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    form.close()
 
 
 def test_a_form_takes_pixels_that_nobody_may_write_to(
@@ -443,6 +475,8 @@ class Faulty:
             raise RuntimeError("kernel fault")
         return self._inner.run(array)
 
+    def widen(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -478,6 +512,99 @@ def test_a_form_that_cannot_be_made_aside_leaves_the_trained_model(detector: Det
     assert "MemoryError" in served.last_error
     with pytest.raises(MemoryError):
         served.prepare(np.ascontiguousarray(pictures[0][:90]))
+
+
+class Widened:
+    """Counts."""
+
+    memory_mib = 1.0
+
+    def __init__(self, inner: served_module.Form) -> None:
+        self._inner, self.widened, self.runs = inner, 0, 0
+
+    def run(self, array: np.ndarray) -> list[np.ndarray]:
+        self.runs += 1
+        return self._inner.run(array)
+
+    def widen(self) -> None:
+        self.widened += 1
+
+    def close(self) -> None: ...
+
+
+def counted(made: list[Widened]) -> served_module.Opener:
+    def make(body: ServedBody, shape_px: ShapePx, shown: object) -> served_module.Form:
+        made.append(Widened(TorchRuntime().start({}, body, shape_px)))
+        return made[-1]
+
+    return make
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_form_is_made_for_as_many_threads_as_run_it(detector: Detector, pictures: list[np.ndarray], threads: int) -> None:
+    made: list[Widened] = []
+    served = ServedDetector(detector, TorchRuntime(), counted(made), aside=lambda work: work(), threads=threads)
+    served.prepare(pictures[0])
+    served.predict([np.ascontiguousarray(pictures[0][:90])])
+    assert [form.widened for form in made] == [threads - 1] * 2
+
+
+def test_a_twin_answers_by_the_same_forms(detector: Detector, pictures: list[np.ndarray]) -> None:
+    made: list[Widened] = []
+    served = ServedDetector(detector, TorchRuntime(), counted(made), threads=2)
+    twin, wanted = Twin(served), detector.predict(pictures[:2], score_min=0.3)
+    served.prepare(pictures[0])
+    before = made[0].runs
+    found = twin.predict(pictures[:2], score_min=0.3)
+    assert made[0].runs == before + 2
+    assert all(np.array_equal(a.xyxy, b.xyxy) for a, b in zip(found, wanted, strict=True))
+    tall = np.ascontiguousarray(pictures[0].transpose(1, 0, 2))
+    served.prepare(tall)
+    twin.predict([tall])
+    assert made[1].runs == 2, "one that came later, too"
+
+
+def test_a_twin_follows_when_a_better_form_takes_over(detector: Detector, pictures: list[np.ndarray]) -> None:
+    made, waiting = list[Widened](), list[Callable[[], None]]()
+
+    def better(shown: list[np.ndarray]) -> Detector:
+        served = ServedDetector(detector, TorchRuntime(), counted(made), threads=2)
+        served.prepare(shown[0])
+        return served
+
+    deferred = Deferred(detector, better, waiting.append)
+    twin = Twin(deferred)
+    assert twin.spec == detector.spec
+    wanted = detector.predict(pictures[:1])[0].xyxy
+    assert np.array_equal(twin.predict(pictures[:1])[0].xyxy, wanted)
+    assert form_of(deferred) is detector
+    for _ in range(Deferred.EVERY * Deferred.COLLECTED):
+        deferred.predict(pictures[:1])
+    waiting.pop()()
+    assert form_of(deferred) is not detector
+    before = made[0].runs
+    assert np.array_equal(twin.predict(pictures[:1])[0].xyxy, wanted)
+    assert made[0].runs == before + 1
+
+
+def test_a_twin_never_runs_the_network_that_it_is_a_twin_of(
+    detector: Detector, pictures: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network as trained is for one thread: also where a shape has no form, or the form fails."""
+    mine = detector.clone()
+    wanted = detector.predict(pictures[:1])[0].xyxy
+    twins = [Twin(mine), Twin(ServedDetector(mine, OnnxRuntime(), faulty("throws"), aside=lambda work: work(), threads=2))]
+
+    whole = type(mine).predict
+
+    def predict(self: Any, *args: Any, **words: Any) -> Any:
+        assert self is not mine, "somebody else's network"
+        return whole(self, *args, **words)
+
+    monkeypatch.setattr(type(mine), "predict", predict)
+    for twin in twins:
+        for _ in range(3):
+            assert np.array_equal(twin.predict(pictures[:1])[0].xyxy, wanted)
 
 
 def test_training_a_served_form_is_refused_and_its_clone_trains(detector: Detector, pictures: list[np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -37,6 +38,23 @@ def answer(number: int, *, score: float = 0.9) -> Detections:
     )
 
 
+class Beside:
+    """Threads that are in a model and its clones. most: at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def enter(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def leave(self) -> None:
+        with self._lock:
+            self.now -= 1
+
+
 class TimedModel(FakeDetector):
     """Answers with the picture's number after `c0_s` + `each_s` per picture of compute. on: picture number -> what happens instead
     of its answer (an exception to raise, a Detections, anything that is none)."""
@@ -48,12 +66,19 @@ class TimedModel(FakeDetector):
         self.clock, self.each_s, self.c0_s = clock, each_s, c0_s
         self.on: dict[int, object] = {}
         self.batches: list[list[int]] = []
+        self.beside = Beside()  # shared by its clones
         self.closed = False
+        self._busy = False
 
     def predict(self, images: Sequence[np.ndarray], *, score_min: float = 0.25, **_: object) -> list[Detections]:  # type: ignore[override]
         numbers = [int(image[0, 0, 0]) for image in images]
+        assert not self._busy, "a detector is for one thread at a time"
         self.batches.append(numbers)
+        self._busy = True
+        self.beside.enter()
         self.clock.work(self.c0_s + self.each_s * len(images))
+        self.beside.leave()
+        self._busy = False
         found = []
         for number in numbers:
             scripted = self.on.get(number, answer(number))
@@ -64,19 +89,28 @@ class TimedModel(FakeDetector):
             found.append(scripted)
         return found  # type: ignore[return-value]
 
+    def clone(self) -> TimedModel:
+        """Another that writes into the same lists."""
+        other = TimedModel(
+            self.clock, each_s=self.each_s, c0_s=self.c0_s, skill=float(self.state()["skill"]), arch=self.spec.arch
+        )
+        other.on, other.batches, other.beside = self.on, self.batches, self.beside
+        return other
+
     def close(self) -> None:
         self.closed = True
 
 
 class PoolBench:
-    """policy: a name of `scheduler.orloj.registry`."""
+    """policy: a name of `scheduler.orloj.registry`. workers: of the pool."""
 
     def __init__(
-        self, policy: str = "fifo", *, capacity_pct: int = 100, asides: Asides | None = None, hangs_s: float = 10.0
-    ) -> None:
+        self, policy: str = "fifo", *, capacity_pct: int = 100, asides: Asides | None = None, hangs_s: float = 10.0,
+        workers: int = 1,
+    ) -> None:  # fmt: skip
         self.clock = FakeClock(start_s=100.0)
         self.inside = LaneBackend(capacity_pct=capacity_pct, clock=self.clock)
-        self.backend = PooledBackend(self.inside, clock=self.clock)
+        self.backend = PooledBackend(self.inside, clock=self.clock, workers=workers)
         self.pool = Pool(
             make_batch_policy(policy), self.backend, self.clock, hangs_s=hangs_s, asides=asides or Asides(frac=0.0),
             start=self.clock.spawn,

@@ -20,18 +20,19 @@ from tests.support.live_box import CONFIG, LiveBox
 
 class PooledBox(LiveBox):
     """policy: a name of `scheduler.orloj.registry`. make: (a model as trained, its camera) -> the form that is loaded; may be exchanged.
-    goal_s: from capture to answer, on a quick machine."""
+    goal_s: from capture to answer, on a quick machine. workers: of the pool."""
 
     def __init__(
-        self, root: Path, cameras: dict[str, str], *, policy: str = "orloj", goal_s: float = 2.0, **options: Any
-    ) -> None:
+        self, root: Path, cameras: dict[str, str], *, policy: str = "orloj", goal_s: float = 2.0, workers: int = 1,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.make: Callable[[Detector, str], Detector] = trained_form
         self._goal_s = goal_s
         capacity_pct = options.get("config", CONFIG).capacity_pct
         self._policy = policy
 
         def backend(clock: Clock) -> PooledBackend:
-            wrapped = PooledBackend(LaneBackend(capacity_pct=capacity_pct, clock=clock), clock=clock)
+            wrapped = PooledBackend(LaneBackend(capacity_pct=capacity_pct, clock=clock), clock=clock, workers=workers)
             self.pool = Pool(make_batch_policy(policy), wrapped, clock)
             return wrapped
 

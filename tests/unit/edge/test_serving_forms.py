@@ -76,6 +76,9 @@ class ScriptedForm:
             return [np.full_like(output, np.nan) for output in found]
         return [np.zeros_like(found[0]), found[1]] if self._fault == "wrong" else found
 
+    def widen(self) -> None:
+        self._inner.widen()
+
     def close(self) -> None:
         self.closed = True
 

@@ -107,6 +107,8 @@ class LaunchedForm:
             return [np.full_like(output, np.nan) for output in found]
         return [np.zeros_like(found[0]), found[1]] if self._fault == "wrong" else found
 
+    def widen(self) -> None: ...
+
     def close(self) -> None: ...
 
 

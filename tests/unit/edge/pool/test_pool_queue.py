@@ -298,8 +298,8 @@ def test_a_lane_that_was_removed_is_opened_again(bench: PoolBench, monkeypatch: 
         def iteration(self):  # type: ignore[no-untyped-def]
             raise JobError("it took more memory than there is", subject=POOL_JOB, code="out_of_memory")
 
-    def open():  # type: ignore[no-untyped-def]
-        return Removed() if refused.pop() else seat_open()
+    def open(worker: int):  # type: ignore[no-untyped-def]
+        return Removed() if refused.pop() else seat_open(worker)
 
     refused.insert(0, False)
     monkeypatch.setattr(bench.backend, "open", open)
@@ -382,7 +382,7 @@ def test_a_model_that_hangs_in_its_first_run_is_not_waited_for(bench: PoolBench,
     monkeypatch.setattr("edge.pool.pool.CLOSE_S", 0.01)
     model = TimedModel(bench.clock)
     front = bench.front(model, "a")
-    with front._model.running:  # somebody is in it, and stays
+    with front._model.copies[0].running:  # somebody is in it, and stays
         front.abandon()
         front.close()
     assert not model.closed

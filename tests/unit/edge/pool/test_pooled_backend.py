@@ -106,7 +106,7 @@ def test_a_share_that_was_set_before_its_lane_counts() -> None:
     backend = PooledBackend(inside, clock=clock)
     backend.set_shares({"a/infer": 30.0, "train": 40.0})
     backend.open_lane("a/infer", role="infer")
-    backend.open()
+    backend.open(0)
     clock.advance_to(5.0)
     assert inside.report(1.0)[POOL_JOB].promised_pct == pytest.approx(30.0)
     backend.open_lane("b/infer", role="infer")
@@ -141,7 +141,7 @@ def test_names_are_used_once() -> None:
 def test_a_camera_is_cancelled_by_itself_and_the_pool_by_nobody() -> None:
     backend = PooledBackend(LaneBackend(capacity_pct=100))
     a, b = (backend.open_lane(f"{camera}/infer", role="infer") for camera in "ab")
-    seat = backend.open()
+    seat = backend.open(0)
     backend.set_shares({"a/infer": 50.0})
     backend.cancel("a/infer")
     backend.cancel(POOL_JOB)
