@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import parse_config
+from edge.wiring import compute
 from edge.wiring.box import Box, built
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -97,9 +98,12 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 def run_one(options: argparse.Namespace) -> None:
     """One box with one way of serving; prints JSON."""
+    serving, _, workers = options.one.partition(":")
+    if workers:
+        compute.POOL_WORKERS_MAX = int(workers)
     with tempfile.TemporaryDirectory() as folder:
         text = configuration(
-            Path(folder), options.data, options.one, options.form, options.fps, options.deadline_ms, options.capacity_pct
+            Path(folder), options.data, serving, options.form, options.fps, options.deadline_ms, options.capacity_pct
         )
         with built(parse_config(text), say=lambda _: None) as box:
             found: dict[str, Any] = {}
@@ -173,7 +177,7 @@ def virtual(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder with videos/ and weights/")
-    parser.add_argument("--ways", default="own,orloj", help="values of scheduler.serving")
+    parser.add_argument("--ways", default="own,orloj", help="values of scheduler.serving; orloj:1 has one worker")
     parser.add_argument("--seconds", type=float, default=60.0, help="counted in each round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--form", default="trained", help="models.serving")

@@ -1,5 +1,5 @@
 """The same cameras on a quiet machine in virtual time, answered by each one's own thread or through the queue: real workers, lanes,
-shares and policies; only the time that a picture takes is made up. One core for all shares together."""
+shares and policies; only the time that a picture takes is made up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.fakes import StillCamera
 class Load:
     """fps of each camera; goal_s: from capture to answer; quick_s, slow_s, slow_frac: what a picture takes alone, and how often it is a
     slow one; c0_s: fixed part of a batch beside its pictures; share_pct: of each camera; train_pct: what a retraining gets beside them
-    (0: none), in pieces of train_piece_s."""
+    (0: none), in pieces of train_piece_s. cores: for all shares together, and as many workers has the queue."""
 
     cameras: int = 4
     fps: float = 5.0
@@ -41,6 +41,7 @@ class Load:
     share_pct: float = 12.0
     train_pct: float = 40.0
     train_piece_s: float = 0.02
+    cores: int = 1
 
 
 #: Loads that the bench shows. Pictures of a camera take 11 % of a core on average.
@@ -51,6 +52,8 @@ LOADS: dict[str, Load] = {
     "4 cameras, 15 % each, deadline 200 ms": Load(share_pct=15.0, goal_s=0.2),
     "4 cameras, 11 % each, batches save 8 ms a picture": Load(share_pct=11.0, c0_s=0.008),
     "8 cameras, 6.5 % each, batches save 8 ms a picture": Load(cameras=8, share_pct=6.5, c0_s=0.008, train_pct=30.0),
+    "12 cameras, 11 % each, two cores": Load(cameras=12, share_pct=11.0, cores=2),
+    "12 cameras, 9 % each, two cores": Load(cameras=12, share_pct=9.0, cores=2),
 }
 
 
@@ -84,6 +87,9 @@ class ContentModel(FakeDetector):
         super().__init__(skill=1.0)
         self._clock, self._load = clock, load
 
+    def clone(self) -> ContentModel:
+        return ContentModel(self._clock, self._load)
+
     def predict(self, images: Sequence[np.ndarray], **_: object) -> list[Detections]:  # type: ignore[override]
         alone_s = [self._load.slow_s if image[0, 0, 0] else self._load.quick_s for image in images]
         fixed_s = self._load.c0_s
@@ -106,10 +112,10 @@ class Raced:
 def race(way: str, load: Load, *, seconds: float = 120.0, seed: int = 1) -> Raced:
     """way: `own`, or a policy of `scheduler.orloj.registry`. The first 20 s are not counted."""
     clock = FakeClock(start_s=100.0)
-    backend: ComputeBackend = LaneBackend(capacity_pct=100, clock=clock)
+    backend: ComputeBackend = LaneBackend(capacity_pct=100 * load.cores, clock=clock)
     pool = None
     if way != "own":
-        wrapped = PooledBackend(backend, clock=clock)
+        wrapped = PooledBackend(backend, clock=clock, workers=load.cores)
         pool, backend = Pool(make_batch_policy(way), wrapped, clock, asides=Asides(), start=clock.spawn), wrapped
     workers = {}
     for n in range(load.cameras):

@@ -37,6 +37,7 @@ class Scripted:
         self.name, self._clock, self._cost_s, self.fault = name, clock, cost_s, fault
         self.converted: list[int] = []
         self.in_child, self.loaded_here = False, 0
+        self.forms: list[ScriptedForm] = []  # opened in the box
 
     def missing(self) -> str:
         return "not installed" if self.fault == "missing" else ""
@@ -57,7 +58,10 @@ class Scripted:
             self.loaded_here += 1
             if self.fault == "load":
                 raise DriftboxError("it does not load here")
-        return ScriptedForm(TorchRuntime().start({}, body, shape_px), self._clock, self._cost_s, self.fault)
+        form = ScriptedForm(TorchRuntime().start({}, body, shape_px), self._clock, self._cost_s, self.fault)
+        if not self.in_child:
+            self.forms.append(form)
+        return form
 
 
 class ScriptedForm:
@@ -65,7 +69,7 @@ class ScriptedForm:
 
     def __init__(self, inner: Form, clock: Clock, cost_s: float, fault: str) -> None:
         self._inner, self._clock, self._cost_s, self._fault = inner, clock, cost_s, fault
-        self.closed = False
+        self.closed, self.widened = False, 0
 
     def run(self, array: np.ndarray) -> list[np.ndarray]:
         self._clock.now_s += self._cost_s
@@ -77,7 +81,7 @@ class ScriptedForm:
         return [np.zeros_like(found[0]), found[1]] if self._fault == "wrong" else found
 
     def widen(self) -> None:
-        self._inner.widen()
+        self.widened += 1
 
     def close(self) -> None:
         self.closed = True
@@ -117,14 +121,14 @@ class Place:
         self.pictures = [Picture(image=image) for image in PICTURES[:pictures]]
         self.serving = self.again()
 
-    def again(self) -> Serving:
+    def again(self, *, threads: int = 1) -> Serving:
         def runtime(name: str) -> Runtime:
             return self.runtimes.get(name) or Scripted(name, self.clock, fault="missing")
 
         return Serving(
             self.choice, self.folder, newest=lambda camera: self.pictures, task_of=lambda camera: DETECTION,
             tell=lambda camera, text: self.told.append((camera, text)), build_s=5.0, runtimes=runtime,
-            aside=self.waiting.append, make=lambda wanted: self.made(wanted, runtime(wanted.runtime)),
+            aside=self.waiting.append, make=lambda wanted: self.made(wanted, runtime(wanted.runtime)), threads=threads,
         )  # fmt: skip
 
     def made(self, wanted: Wanted, runtime: Runtime) -> Made:
@@ -162,6 +166,15 @@ def test_the_fastest_right_form_serves_and_says_what_the_model_says(tmp_path: Pa
     for image in PICTURES:
         assert np.array_equal(served.predict([image])[0].xyxy, model.predict([image])[0].xyxy)
     assert place.told == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_form_is_made_for_all_who_will_run_it(tmp_path: Path, threads: int) -> None:
+    place = Place(tmp_path)
+    place.again(threads=threads).serve(place.detector(), "yard")
+    forms = place.runtimes["openvino-int8"].forms
+    assert forms
+    assert {form.widened for form in forms} == {threads - 1}
 
 
 def test_the_measurement_is_made_once_and_remembered_over_restarts(tmp_path: Path) -> None:

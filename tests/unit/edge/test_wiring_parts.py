@@ -14,6 +14,7 @@ from configs.load import load_demo, parse_config
 from configs.schema import BoxConfig, CameraEntry
 from edge.clock import SystemClock
 from edge.gpu.fake_nvml import FakeGpu, FakeNvml
+from edge.gpu.lanes import LaneBackend
 from edge.profiler.command import ProfileOptions
 from edge.profiler.profiler import Told
 from edge.serving import ON_CPU, ON_GPU
@@ -255,6 +256,27 @@ def test_where_a_queue_lets_the_gpu_compute_pictures_together_no_form_is_chosen_
         "tensorrt",
         "auto",
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "serving", "cores", "workers"),
+    [
+        ("cpu", "own", 4, 1),
+        ("cpu", "orloj", 1, 1),
+        ("cpu", "orloj", 4, 4),
+        ("cpu", "edf", 64, compute.POOL_WORKERS_MAX),
+        ("cuda", "orloj", 16, 1),
+    ],
+)
+def test_a_queue_has_a_worker_for_each_core_that_computes_frames(
+    monkeypatch: pytest.MonkeyPatch, device: str, serving: str, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(compute, "usable_cores", lambda: cores)
+    config = config_of(f"gpus: {{device: {device}}}\nscheduler: {{serving: {serving}}}")
+    assert compute.pool_workers(config) == workers
+    pool = compute.pool_of(config, LaneBackend(capacity_pct=100), SystemClock())
+    assert (pool is None) == (serving == "own")
+    assert pool is None or pool.backend.workers == workers
 
 
 def test_a_form_that_computes_outside_a_green_context_is_not_tried_there() -> None:

@@ -36,3 +36,14 @@ def test_nobody_is_promised_more_or_gets_less_than_without_a_queue(tight: dict[s
 def test_what_was_due_does_not_depend_on_who_answers(tight: dict[str, Raced]) -> None:
     due = {way: sum(f.due for f in raced.finished.values()) for way, raced in tight.items()}
     assert max(due.values()) - min(due.values()) <= 0.03 * 4 * 5 * 40.0
+
+
+def test_on_two_cores_two_workers_are_as_good() -> None:
+    load = Load(cameras=12, share_pct=9.0, cores=2)
+    raced = {way: race(way, load, seconds=30.0) for way in ("own", "orloj")}
+    assert raced["own"].frac < 0.95, "it is too small"
+    assert raced["orloj"].frac >= raced["own"].frac - 0.03
+    for way, one in raced.items():
+        received_pct = sum(s.received_pct for job, s in one.shares.items() if "infer" in job)
+        assert received_pct == pytest.approx(108.0, abs=2.0), f"{way}: more than a core"
+        assert one.shares["cam0/train"].received_pct == pytest.approx(40.0, abs=1.0), way
