@@ -17,9 +17,11 @@ DEFAULTS: dict[tuple[str, str], int] = {
 }
 
 
-#: `scheduler.serving` without a queue.
-OWN = "own"
-_NEEDS_QUEUE = "asks a model beside the camera's own, which runs through the queue: set scheduler.serving to orloj"
+#: `scheduler.serving`: as the queries want it, and without a queue.
+AUTO, OWN = "auto", "own"
+#: Where models live in processes of their own, which no queue reaches.
+_OUT_OF_REACH = "mps"
+_ASKS_BESIDE = "asks a model beside the camera's own, which runs through the queue"
 
 
 def cross_problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -41,8 +43,7 @@ def _duplicate_cameras(cameras: object) -> list[tuple[str, str]]:
 
 def _queries(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Of every camera's queries: names that stand twice, what is wrong with their nodes, and models that nobody could run."""
-    cameras, scheduler = data.get("cameras"), data.get("scheduler")
-    queue = isinstance(scheduler, Mapping) and scheduler.get("serving", OWN) != OWN
+    cameras, without_queue = data.get("cameras"), _without_queue(data)
     if not isinstance(cameras, Sequence) or isinstance(cameras, str):
         return []
     found: list[tuple[str, str]] = []
@@ -61,8 +62,8 @@ def _queries(data: Mapping[str, Any]) -> list[tuple[str, str]]:
                 found.append((f"{path}.name", f"another query of this camera is called '{name}'; every query needs its own"))
             names.append(name)
             problems = query_problems(query, task if isinstance(task, str) else "")
-            if not problems and not queue and isinstance(task, str):
-                problems = [(place, _NEEDS_QUEUE) for place in own_models(query, task)]
+            if not problems and without_queue and isinstance(task, str):
+                problems = [(place, f"{_ASKS_BESIDE}: {without_queue}") for place in own_models(query, task)]
             found += [(f"{path}.{place}", text) for place, text in problems]
     return found
 
@@ -78,10 +79,19 @@ def _word(data: Mapping[str, Any], section: str, key: str) -> object:
     return values.get(key) if isinstance(values, Mapping) else None
 
 
+def _without_queue(data: Mapping[str, Any]) -> str:
+    """Why there is no queue, and what to do; empty: there is one, or will be when the box starts."""
+    if _word(data, "gpus", "backend") == _OUT_OF_REACH:
+        return "there is none with gpus.backend: mps"
+    if _word(data, "scheduler", "serving") == OWN:
+        return "set scheduler.serving to orloj, and start the box again"
+    return ""
+
+
 def _serving(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Under MPS a camera's model is in a process of its own, where no queue can reach it."""
     serving = _word(data, "scheduler", "serving")
-    if serving in (None, "own") or _word(data, "gpus", "backend") != "mps":
+    if serving in (None, AUTO, OWN) or _word(data, "gpus", "backend") != _OUT_OF_REACH:
         return []
     return [
         ("scheduler.serving", "must be own with gpus.backend: mps, where each camera's model lives in a process of its own")

@@ -30,8 +30,8 @@ POLICY_NAMES: tuple[str, ...] = (
     "no-retrain",
     "cached",
 )
-#: Ways of serving live frames: `own`, and the policies of `scheduler.orloj.registry` (a test compares them).
-ServingName = Literal["own", "orloj", "orloj-printed", "clockwork", "nexus", "clipper", "edf", "fifo"]
+#: Ways of serving live frames: `auto`, `own`, and the policies of `scheduler.orloj.registry` (a test compares them).
+ServingName = Literal["auto", "own", "orloj", "orloj-printed", "clockwork", "nexus", "clipper", "edf", "fifo"]
 #: Rules of `cached(RULE)`; the same as `scheduler.ekya.cached.RULES`.
 CACHED_RULES: tuple[str, ...] = ("classes", "time", "count", "place")
 
@@ -263,9 +263,10 @@ class SchedulerSection(Section):
         "reduction of loss (`sum`), the worst job (`minmax`), or the gain that is served soonest (`finish`).",
     )
     serving: ServingName = setting(
-        "own",
+        "auto",
         text="Who answers live frames. `own`: each camera's thread, under its own share. Else one queue per device, in batches that "
-        "cross cameras with the same model, decided by this policy (docs/serving.md); not with `gpus.backend: mps`.",
+        "cross cameras with the same model, decided by this policy (docs/serving.md); not with `gpus.backend: mps`. `auto`: `orloj` "
+        "where a query asks a model beside its camera's own when the box starts, else `own`.",
     )
     knobs: Literal["plan", "seconds"] = setting(
         "seconds",

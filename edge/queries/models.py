@@ -37,7 +37,8 @@ class QueryModels:
             if self._open is None:
                 raise EnvironmentLacking(
                     f"a query of {self._camera_id} asks a {task} model of its own, which runs through the box's queue only",
-                    subject=self._camera_id, remedy="set scheduler.serving to orloj, or leave the model to the camera",
+                    subject=self._camera_id,
+                    remedy="set scheduler.serving to orloj and start the box again, or leave the model to the camera",
                 )  # fmt: skip
             self._opened[model, task] = self._open(model, task)
         return self._opened[model, task]

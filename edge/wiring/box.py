@@ -16,7 +16,7 @@ from configs.schema import BoxConfig
 from edge.cameras.book import CameraBook
 from edge.cameras.secrets import SecretFiles
 from edge.cameras.times import local_now, watches_at
-from edge.clock import SystemClock
+from edge.clock import Clock, SystemClock
 from edge.garbage import kept_from_collections
 from edge.gpu.base import SWITCH_S, DeviceFacts
 from edge.gpu.choose import clock_for
@@ -55,8 +55,10 @@ from edge.wiring.settings import (
     reprofile_of,
     retention_of,
     scoring_of,
+    settled_serving,
     shadow_of,
     trials_at_once,
+    with_serving,
 )
 from edge.wiring.wide import wide_of
 from scheduler.commands import Note
@@ -113,6 +115,16 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         processes = processes_of(backend)
         if processes is not None:
             own_clock = clock = processes.remote_clock  # a frame costs what its process computed
+        shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
+        for note in folder.recover(store, at_utc=clock.utc_s()):
+            store.add_note(clock.utc_s(), "recovered", note)
+            say(f"recovered: {note}")
+        base, book = config, book_of(config, folder, store, clock)
+        settings = SettingsBook(config, store, utc_s=clock.utc_s)
+        config, why = settled_serving(settings.over(config_in_force(book, say)))
+        if why:
+            say(why)
+        book = book_of(with_serving(base, config.scheduler.serving), folder, store, clock)
         pool = pool_of(config, backend, clock)
         if pool is not None:
             stack.callback(pool.pool.close)
@@ -120,13 +132,6 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
         frame_threads = frame_threads_of(config, clock)
         if frame_threads is not None:
             stack.callback(frame_threads.close)
-        shelf = Shelf(folder, store, clock, retention_of(config), device=device_of_models(config))
-        for note in folder.recover(store, at_utc=clock.utc_s()):
-            store.add_note(clock.utc_s(), "recovered", note)
-            say(f"recovered: {note}")
-        book = CameraBook(config, CameraRows(store), SecretFiles(folder.root), utc_s=clock.utc_s)
-        settings = SettingsBook(config, store, utc_s=clock.utc_s)
-        config = settings.over(config_in_force(book, say))
         maker = CameraMaker(config, clock, pool.pool if pool is not None else None, samples, load_goldens(config))
         goldens = maker.goldens
         maker.addresses |= stack.enter_context(rendered_server(config))
@@ -207,6 +212,11 @@ def built(config: BoxConfig, *, say: Callable[[str], None] = log.info) -> Iterat
             config=config, runtime=runtime, watched=watched, first_window=next_window(store, samples), folder=folder, store=store,
             book=book, settings=settings, maker=maker, media=maker.media, devices=gpus.facts,
         )  # fmt: skip
+
+
+def book_of(base: BoxConfig, folder: DataFolder, store: Store, clock: Clock) -> CameraBook:
+    """What was changed in the product about the cameras of this configuration."""
+    return CameraBook(base, CameraRows(store), SecretFiles(folder.root), utc_s=clock.utc_s)
 
 
 def config_in_force(book: CameraBook, say: Callable[[str], None]) -> BoxConfig:

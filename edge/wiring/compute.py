@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from configs.errors import JobError, StorageError
 from configs.machine import usable_cores
 from configs.schema import BoxConfig
+from configs.schema.crosscheck import OWN
 from edge.clock import Clock
 from edge.gpu.base import ComputeBackend
 from edge.gpu.choose import Look, build_backend
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from edge.gpu.mps import MpsBackend
 
 log = logging.getLogger("driftbox")
-
-#: `scheduler.serving`: no queue.
-OWN = "own"
 
 
 def backend_of(config: BoxConfig, clock: Clock, look: Look | None = None) -> ComputeBackend:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from configs.catalog import retrain_of
+from configs.queries import own_models
 from configs.schema import BoxConfig
+from configs.schema.crosscheck import AUTO, OWN
 from edge.jobs import Scoring
 from edge.shadow import ShadowRules
 from edge.shelf import Retention
@@ -25,6 +27,28 @@ JOB_MAX_PCT = 90.0
 
 #: What a camera's model is worth at least, in plans: of the 8 to 24 labels that a window judges by, one object found is about as much.
 LEAST_QUALITY = 0.05
+
+
+def settled_serving(config: BoxConfig) -> tuple[BoxConfig, str]:
+    """`scheduler.serving: auto` as what it is for these cameras, and why there is a queue (empty: nothing was settled, or there is
+    none). A queue costs each frame more than its camera's own thread does, so it is there for those who need it."""
+    if config.scheduler.serving != AUTO:
+        return config, ""
+    beside = [
+        f"{camera.id}/{query['name']}"
+        for camera in config.active_cameras
+        for query in camera.model_dump()["queries"]
+        if own_models(query, camera.task)
+    ]
+    # Under mps such queries are refused before.
+    way = "orloj" if beside else OWN
+    why = f"live frames go through one queue ({way}), because of what is asked beside a camera's own model: {', '.join(beside)}"
+    return with_serving(config, way), why if beside else ""
+
+
+def with_serving(config: BoxConfig, way: str) -> BoxConfig:
+    """The same with another `scheduler.serving`."""
+    return config.model_copy(update={"scheduler": config.scheduler.model_copy(update={"serving": way})})
 
 
 def engine_config(config: BoxConfig, golden_cost_s: float) -> EngineConfig:
@@ -118,7 +142,7 @@ def serving_form(config: BoxConfig) -> str:
     asked = config.models.serving
     if device_of_models(config) != "cuda":
         return asked
-    batched = asked == "auto" and config.scheduler.serving != "own"
+    batched = asked == "auto" and settled_serving(config)[0].scheduler.serving != OWN
     return "trained" if batched or asked in ON_CORES else asked
 
 

@@ -31,7 +31,7 @@ def test_a_box_answers_what_it_is_asked(tmp_path: Path, boxes: list[RunningBox])
         tmp_path,
         f"""
 window: {{seconds: 600, first_seconds: 600}}
-scheduler: {{policy: no-retrain, serving: orloj, drift: {{enabled: false}}}}
+scheduler: {{policy: no-retrain, drift: {{enabled: false}}}}
 models:
   serving: trained
   tasks: {{classification: {{edge: "{weights}"}}}}

@@ -242,9 +242,15 @@ CASCADE = "{name: a, nodes: [{transform: decode}, {transform: detect}, {transfor
     ],
 )
 def test_a_model_beside_the_cameras_own_needs_the_queue(query: str, task: str, path: str) -> None:
-    assert "set scheduler.serving to orloj" in problems_of(query, task=task)[path]
-    config = parse_config("scheduler: {serving: orloj}\n" + written(query, task=task))
-    assert config.cameras[0].queries[0].name == "a"
+    for first, said in (
+        ("scheduler: {serving: own}", "set scheduler.serving to orloj"),
+        ("gpus: {device: cuda, backend: mps}", "mps"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_config(f"{first}\n{written(query, task=task)}")
+        assert said in dict(caught.value.problems)[f"cameras[0].queries{path}"]
+    for first in ("", "scheduler: {serving: auto}", "scheduler: {serving: orloj}"):
+        assert parse_config(f"{first}\n{written(query, task=task)}").cameras[0].queries[0].name == "a"
 
 
 def test_two_queries_of_one_name() -> None:

@@ -299,7 +299,7 @@ def test_a_cameras_deadline(words: str, goal_s: float) -> None:
 
 
 def test_every_serving_policy_can_be_configured() -> None:
-    assert set(ServingName.__args__) == {"own", *POLICIES}  # type: ignore[attr-defined]
+    assert set(ServingName.__args__) == {"auto", "own", *POLICIES}  # type: ignore[attr-defined]
 
 
 def test_a_queue_under_mps_is_refused() -> None:
@@ -307,7 +307,8 @@ def test_a_queue_under_mps_is_refused() -> None:
         parse_config("{scheduler: {serving: orloj}, gpus: {device: cuda, backend: mps}}")
     assert "scheduler.serving" in dict(refused.value.problems)
     assert "process" in dict(refused.value.problems)["scheduler.serving"]
-    parse_config("{scheduler: {serving: own}, gpus: {device: cuda, backend: mps}}")
+    for serving in ("own", "auto"):
+        parse_config(f"{{scheduler: {{serving: {serving}}}, gpus: {{device: cuda, backend: mps}}}}")
 
 
 @pytest.mark.parametrize("words", ["deadline_ms: 0", "deadline_ms: -5", "deadline_ms: .nan", "deadline_ms: soon"])

@@ -25,7 +25,16 @@ from edge.wiring.cameras import reprofiling_of, watching_of
 from edge.wiring.compute import watched_devices
 from edge.wiring.models import cost_s, load_goldens, plain_lesson, plain_picture, suited, tries_of
 from edge.wiring.rendered import rendered_server
-from edge.wiring.settings import device_of_models, engine_config, retrain_configs, scoring_of, serving_form, speed_of
+from edge.wiring.settings import (
+    device_of_models,
+    engine_config,
+    retrain_configs,
+    scoring_of,
+    serving_form,
+    settled_serving,
+    speed_of,
+    with_serving,
+)
 from models.fake import FakeDetector
 from models.tasks.registry import task_of
 from scheduler.commands import Note
@@ -256,6 +265,32 @@ def test_where_a_queue_lets_the_gpu_compute_pictures_together_no_form_is_chosen_
         "tensorrt",
         "auto",
     ]
+
+
+CASCADE = "{name: kinds, nodes: [{transform: decode}, {transform: detect}, {transform: classify}, {transform: count}]}"
+PLAIN = "{name: seen, template: count}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "queries", "more", "way"),
+    [
+        ("auto", "", "", "own"),
+        ("auto", PLAIN, "", "own"),
+        ("auto", f"{PLAIN}, {CASCADE}", "", "orloj"),
+        ("auto", CASCADE, ", enabled: false", "own"),
+        ("edf", PLAIN, "", "edf"),
+        ("orloj", "", "", "orloj"),
+        ("own", PLAIN, "", "own"),
+    ],
+)
+def test_there_is_a_queue_for_those_who_need_it(asked: str, queries: str, more: str, way: str) -> None:
+    cameras = f'[{{id: yard, url: "/v.mp4"}}, {{id: gate, url: "/v.mp4", queries: [{queries}]{more}}}]'
+    config = config_of(f"scheduler: {{serving: {asked}}}\ncameras: {cameras}")
+    settled, why = settled_serving(config)
+    assert settled.scheduler.serving == way
+    assert ("gate/kinds" in why) == (asked == "auto" and way == "orloj")
+    assert "seen" not in why
+    assert with_serving(settled, asked) == config, "nothing else has changed"
 
 
 @pytest.mark.parametrize(
