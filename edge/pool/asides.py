@@ -19,7 +19,7 @@ from edge.clock import Clock
 from edge.pool.shared import SIZES, Kept, SharedModel, worthwhile
 from models.serving.served import form_of
 from scheduler.orloj.fit import BatchRun, fit_cost
-from scheduler.orloj.types import BatchPolicy, ModelCost
+from scheduler.orloj.types import Batch, BatchPolicy, ModelCost
 
 #: Compute for measuring, as a part of the time that frames took; and most that is saved up for it (s).
 ASIDE_FRAC, SAVED_MAX_S = 0.05, 2.0
@@ -45,6 +45,10 @@ class Aside:
     kept: tuple[Kept, ...]
     sample: bool
     expected_s: float
+
+    def batch(self) -> Batch:
+        """As what runs: nobody's requests."""
+        return Batch(model=self.model.name, requests=(), size=len(self.kept), expected_s=self.expected_s)
 
 
 class Asides:

@@ -46,7 +46,7 @@ class Call:
 
 @dataclass(kw_only=True, eq=False)
 class Running:
-    """A batch in work."""
+    """A batch in work. asked: none of it is anybody's where it is only measured."""
 
     batch: Batch
     model: SharedModel

@@ -335,10 +335,21 @@ class Pool:
             if running is not None and self._policy.waiting():
                 self._wake_one()
             aside = self._aside_for(worker, now_s) if running is None and not self._policy.waiting() else None
+            if aside is not None:
+                worker.running = Running(batch=aside.batch(), model=aside.model, asked=[], since_s=now_s)
         if running is not None:
             self._carry_out(worker, running)
         elif aside is not None:
-            self._asides.run(aside, self._policy, self._clock, self._lock)
+            self._measure(worker, aside)
+
+    def _measure(self, worker: _Worker, aside: Aside) -> None:
+        running = worker.running
+        self._asides.run(aside, self._policy, self._clock, self._lock)
+        with self._lock:
+            if worker.running is running:
+                worker.running = None
+            else:  # given up meanwhile, as a batch that hangs is
+                aside.model.broken = ""
 
     def _decided(self, now_s: float) -> Running | None:
         """Asks the policy (lock held), tells those who were given up."""
@@ -444,7 +455,7 @@ class Pool:
     # --- hanging ------------------------------------------------------------------------------------------------------
 
     def _hangs_after_s(self, running: Running) -> float:
-        return max(self._hangs_s, HANGS_TIMES * running.model.expected_s(len(running.asked)))
+        return max(self._hangs_s, HANGS_TIMES * running.model.expected_s(len(running.asked) or running.batch.size))
 
     def _give_up(self, worker: _Worker, running: Running, now_s: float) -> None:
         """Lock held."""

@@ -120,6 +120,35 @@ def test_a_model_that_fails_while_it_is_measured_is_left_as_it_is(bench: PoolBen
     assert all(cost.sizes in (SIZES, (1,)) for cost in told.costs)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_hangs_while_it_is_measured_is_given_up_as_one_that_hangs_in_a_batch(workers: int) -> None:
+    """Nobody waits for that measurement, so whoever waits next finds out."""
+    bench = PoolBench(asides=Asides(frac=0.2), capacity_pct=200, hangs_s=5.0, workers=workers)
+    model, fine = TimedModel(bench.clock, each_s=0.01), TimedModel(bench.clock, each_s=0.01, skill=0.9)
+    whole, hung = model.predict, list[bool]()
+
+    def predict(images: Any, **words: Any) -> Any:
+        if len(images) > 1 and not hung:
+            hung.append(True)
+            bench.clock.work(60.0)
+        return whole(images, **words)
+
+    model.predict = predict  # type: ignore[method-assign]
+    lags = watch(bench, model, "a", every_s=0.5, frames=100)
+    others: list[float] = []
+    bench.spawn_camera(bench.front(fine, "b", share_pct=80.0), every_s=0.5, frames=200, goal_s=0.4, told=others.append)
+    bench.pass_time(50.0)
+    assert hung
+    assert lags[-1] == float("inf"), "nobody is let near it"
+    assert sum(lag_s < 0.1 for lag_s in others[-60:]) == 60, "the other model's goes on"
+    bench.pass_time(30.0)
+    results: list[object] = []
+    bench.ask(bench.front(model, "a", share_pct=None), [7], results)
+    bench.pass_time(1.0)
+    assert results == [[7]], "it has come back"
+    bench.end()
+
+
 def test_another_form_of_the_model_is_measured_anew() -> None:
     bench = PoolBench()
     slow, quick = TimedModel(bench.clock, each_s=0.05), TimedModel(bench.clock, each_s=0.01)
