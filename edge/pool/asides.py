@@ -2,7 +2,7 @@
 
 Measurements of batches cannot tell how long a member takes by itself, because members mask each other (card, section 3.3). So now and
 then a finished picture is run once more alone, for the law of its camera's run times; and batches of each size are run, until it is
-known which sizes pay (`edge.pool.shared.worthwhile`) and what c0 and c1 are (`scheduler.orloj.fit`).
+known which sizes pay and what c0 and c1 are (`edge.pool.shared.cost_of`). Where there are no gaps, batches of frames tell it.
 
 It costs at most `ASIDE_FRAC` of what the frames cost (and `LENT_S` at first), and begins only when no camera's next frame is expected
 before it would be over.
@@ -11,15 +11,15 @@ before it would be over.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge.clock import Clock
-from edge.pool.shared import SIZES, Kept, SharedModel, worthwhile
+from edge.pool.shared import Kept, SharedModel, cost_of
 from models.serving.served import form_of
-from scheduler.orloj.fit import BatchRun, fit_cost
-from scheduler.orloj.types import Batch, BatchPolicy, ModelCost
+from scheduler.orloj.types import Batch, BatchPolicy
 
 #: Compute for measuring, as a part of the time that frames took; and most that is saved up for it (s).
 ASIDE_FRAC, SAVED_MAX_S = 0.05, 2.0
@@ -31,6 +31,8 @@ REFRESH_S = 300.0
 LONGEST_S = 0.5
 #: A camera whose frame is overdue for longer than this is not waited for (s).
 OVERDUE_S = 2.0
+#: Newest times between two frames of a camera, the shortest of which may pass until the next.
+GAPS_KEPT = 8
 #: Reserve on what a measurement is expected to take.
 RESERVE = 1.3
 #: A first measurement is expected to take this (s).
@@ -51,23 +53,40 @@ class Aside:
         return Batch(model=self.model.name, requests=(), size=len(self.kept), expected_s=self.expected_s)
 
 
+@dataclass(kw_only=True)
+class _Came:
+    """A camera's newest frame. at_s: when it came; due_s: see `Asides.came`; next_s: when the next is expected."""
+
+    at_s: float
+    due_s: float
+    next_s: float
+    gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_KEPT))
+
+
 class Asides:
     """Chosen and booked under the pool's lock; only `run` computes."""
 
     def __init__(self, *, frac: float = ASIDE_FRAC, refresh_s: float = REFRESH_S) -> None:
         self._frac, self._refresh_s = frac, refresh_s
         self._saved_s = LENT_S if frac > 0 else 0.0
-        self._next_s: dict[str, float] = {}  # app -> when its next frame is due
+        self._came: dict[str, _Came] = {}  # app -> its newest frame
         self.samples = self.measured = 0
 
     def earn(self, took_s: float) -> None:
         """Frames took so long."""
         self._saved_s = min(SAVED_MAX_S, self._saved_s + self._frac * took_s)
 
-    def expect(self, app: str, next_s: float | None) -> None:
-        """When a camera's next frame is due."""
-        if next_s is not None:
-            self._next_s[app] = next_s
+    def came(self, app: str, due_s: float | None, now_s: float) -> None:
+        """A camera's frame is here. due_s: when it may ask for its next one, None: nobody knows. It comes later than that: a picture is
+        decoded first, and a camera need not reach the rate that is wanted of it. So from the second frame on the newest gaps count."""
+        if due_s is None:
+            return
+        before = self._came.get(app)
+        if before is None:
+            self._came[app] = _Came(at_s=now_s, due_s=due_s, next_s=due_s)
+        elif before.due_s != due_s:  # not the same frame asking once more
+            before.gaps_s.append(now_s - before.at_s)
+            before.at_s, before.due_s, before.next_s = now_s, due_s, now_s + min(before.gaps_s)
 
     def next(self, models: Iterable[SharedModel], now_s: float) -> Aside | None:
         """What could be measured now."""
@@ -82,13 +101,14 @@ class Asides:
         """When waiting for a longer gap may be over; infinite: not before a frame comes."""
         if self._saved_s <= 0:
             return float("inf")
-        overdue = [due_s + OVERDUE_S for due_s in self._next_s.values() if now_s < due_s + OVERDUE_S]
+        overdue = [came.next_s + OVERDUE_S for came in self._came.values() if now_s < came.next_s + OVERDUE_S]
         return min(overdue, default=float("inf"))
 
     def _gap_s(self, now_s: float) -> float:
         """Until the next frame that is expected."""
         return min(
-            (max(0.0, due_s - now_s) for due_s in self._next_s.values() if due_s > now_s - OVERDUE_S), default=float("inf")
+            (max(0.0, came.next_s - now_s) for came in self._came.values() if came.next_s > now_s - OVERDUE_S),
+            default=float("inf"),
         )
 
     def _of(self, model: SharedModel, now_s: float) -> Aside | None:
@@ -98,7 +118,7 @@ class Asides:
         if kept is not None:
             return Aside(model=model, kept=(kept,), sample=True, expected_s=model.expected_s(1) or UNKNOWN_S)
         if not model.to_measure and now_s - model.measured_s >= self._refresh_s:
-            model.to_measure = list(SIZES)
+            model.measure_anew()
         if not model.to_measure:
             return None
         size = model.to_measure[0]
@@ -136,24 +156,16 @@ class Asides:
         if took_s is None:
             model.to_measure.clear()
             model.measured_s = now_s
+            model.failed.add(size)
+            policy.add_model(model.name, cost_of(model))
             return
         model.note(size, took_s)
         self.measured += 1
         if size not in model.typical_s():  # a second run of the same size
             return
+        policy.add_model(model.name, cost_of(model))
         model.to_measure = [k for k in model.to_measure if k > size]
         if 2 * took_s > LONGEST_S:
             model.to_measure = []
         if not model.to_measure:
             model.measured_s = now_s
-            policy.add_model(model.name, cost_of(model))
-
-
-def cost_of(model: SharedModel) -> ModelCost:
-    """c0, c1 and the sizes that pay, from the model's run times; every size costs its pictures when only single ones were run."""
-    typical_s = model.typical_s()
-    sizes = worthwhile(typical_s)
-    if len(sizes) == 1 or 1 not in typical_s or typical_s[1] <= 0:
-        return ModelCost(sizes=sizes)
-    runs = [BatchRun(size=k, longest_s=typical_s[1], took_s=typical_s[k]) for k in sizes]
-    return fit_cost(runs, sizes)

@@ -31,10 +31,10 @@ from edge.gpu.base import Lane
 from edge.inference import close_detector
 from edge.pool.asides import Aside, Asides
 from edge.pool.calls import Answer, Asked, Call, Running, answers_of, found_of, share_out
-from edge.pool.shared import SIZES, Kept, SharedModel, free_name, weights_key
+from edge.pool.shared import Kept, SharedModel, cost_of, free_name, weights_key
 from edge.pool.turn import Superseded, TooLate, Turn
 from models.detector import Detector
-from scheduler.orloj.types import Batch, BatchPolicy, Decision, ModelCost, Request
+from scheduler.orloj.types import Batch, BatchPolicy, Decision, Request
 from scheduler.types import Detections
 
 log = logging.getLogger("driftbox")
@@ -118,7 +118,7 @@ class Pool:
             if known is None:
                 name = free_name(made, {model.name for model in self._models.values()})
                 known = self._models[key] = SharedModel(name, key, made, copies=len(self._workers))
-                self._policy.add_model(name, ModelCost(sizes=SIZES))
+                self._policy.add_model(name, cost_of(known))
             known.users += 1
         if known.detector is not made:  # another camera was faster
             close_detector(made)
@@ -198,7 +198,7 @@ class Pool:
             asked = self._asked[request.id] = Asked(call, image, request)
             call.asked.append(asked)
         call.left = len(call.asked)
-        self._asides.expect(app, turn.next_s)
+        self._asides.came(app, turn.next_s, now_s)
         self._look_again = True
         self._wake_one()
         return call
@@ -418,6 +418,9 @@ class Pool:
         self.batches += 1
         self.sizes[size] = self.sizes.get(size, 0) + 1
         if not believed:
+            if size > 1:
+                model.failed.add(size)
+                self._policy.add_model(model.name, cost_of(model))
             return
         model.ran = True
         try:
@@ -425,12 +428,20 @@ class Pool:
         except Exception as error:
             self._policy_failed(error)
         self._asides.earn(took_s)
-        if not model.changed_form():
-            model.note(size, took_s)
+        if self._news_of(model, size, took_s, now_s):
+            self._policy.add_model(model.name, cost_of(model))
         for asked in running.asked:
             call = asked.call
             kept = Kept(app=call.app, image=asked.image, score_min=call.score_min)
             model.keep(kept, sampled=size == 1 and running.batch.size == 1)
+
+    @staticmethod
+    def _news_of(model: SharedModel, size: int, took_s: float, now_s: float) -> bool:
+        """Whether its batches cost something else by this run. One that was begun in another form says nothing of the new one."""
+        if model.changed_form():
+            return True
+        learnt = model.note(size, took_s)
+        return model.forget_bad_sizes(now_s) or learnt
 
     def _deliver(self, asked: Asked, answer: Answer) -> None:
         call = asked.call

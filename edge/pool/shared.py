@@ -8,6 +8,7 @@ which is the best guess there is, and names do not grow in number over the years
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import threading
 from collections import deque
@@ -17,7 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from models.detector import Detector
-from models.serving.served import Predicts, Twin, form_of
+from models.serving.served import Predicts, ServedDetector, Twin, form_of
+from scheduler.orloj.fit import BatchRun, fit_cost
+from scheduler.orloj.types import ModelCost
 
 #: Batch sizes that are tried.
 SIZES: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -27,6 +30,10 @@ SAVES_FRAC = 0.03
 RUNS_KEPT = 16
 #: Times with fewer runs than this are not believed.
 RUNS_LEAST = 2
+#: What a batch larger than any that was run is hoped to save of its pictures' time, so that it is tried when so many wait.
+HOPED_FRAC = 0.25
+#: Sizes that did not pay are tried again after this time: another job may have run beside them (s).
+TRY_AGAIN_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,12 +67,35 @@ class SharedModel:
         self.sampled: set[str] = set()  # apps whose kept picture was run alone already
         self.times_s: dict[int, deque[float]] = {}  # batch size -> newest run times
         self.form: Detector = form_of(detector)
-        self.measured_s = float("-inf")  # when its cost was last fitted
-        self.to_measure: list[int] = list(SIZES)
+        self.measured_s = float("-inf")  # when its cost was last measured in gaps
+        self.failed: set[int] = set()  # sizes that it could not be run in
+        self.forgot_s: float | None = None  # when these, and sizes that do not pay, were last forgotten
+        self.to_measure: list[int] = []
+        self.measure_anew()
 
-    def note(self, size: int, took_s: float) -> None:
-        """A batch of `size` pictures took so long."""
-        self.times_s.setdefault(size, deque(maxlen=RUNS_KEPT)).append(took_s)
+    def measure_anew(self) -> None:
+        """Batches of all sizes are to be run in gaps."""
+        self.to_measure = [1] if self.one_by_one else list(SIZES)
+
+    def note(self, size: int, took_s: float) -> bool:
+        """A batch of `size` pictures took so long. True: now it is known how long such batches take, and was not before."""
+        times = self.times_s.setdefault(size, deque(maxlen=RUNS_KEPT))
+        times.append(took_s)
+        return len(times) == RUNS_LEAST
+
+    def forget_bad_sizes(self, now_s: float) -> bool:
+        """Now and then: sizes that did not pay, or failed, count as never run. True: some were forgotten."""
+        if self.forgot_s is None:
+            self.forgot_s = now_s
+        if now_s - self.forgot_s < TRY_AGAIN_S:
+            return False
+        self.forgot_s = now_s
+        pay = worthwhile(self.typical_s())
+        bad = {size for size in self.times_s if size not in pay} | self.failed
+        for size in bad:
+            self.times_s.pop(size, None)
+        self.failed.clear()
+        return bool(bad)
 
     def keep(self, kept: Kept, *, sampled: bool) -> None:
         """Remembers a finished picture. sampled: it was run alone already."""
@@ -76,6 +106,11 @@ class SharedModel:
 
     def unsampled(self) -> Kept | None:
         return next((kept for app, kept in self.kept.items() if app not in self.sampled), None)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its form runs a batch picture by picture, so that none saves anything."""
+        return isinstance(self.form, ServedDetector)
 
     def typical_s(self) -> dict[int, float]:
         """Median run time of each batch size that was run often enough."""
@@ -96,8 +131,9 @@ class SharedModel:
             return False
         self.form = form
         self.times_s.clear()
+        self.failed.clear()
         self.sampled.clear()
-        self.to_measure = list(SIZES)
+        self.measure_anew()
         return True
 
 
@@ -126,3 +162,23 @@ def worthwhile(typical_s: Mapping[int, float]) -> tuple[int, ...]:
             sizes.append(size)
             best_s = each_s
     return tuple(sizes)
+
+
+def cost_of(model: SharedModel) -> ModelCost:
+    """c0, c1 and the sizes that pay, from the model's run times, and one size of which nothing is known yet: the best is hoped of it.
+    Every size costs its pictures as long as no time of single ones is known."""
+    if model.one_by_one:
+        return ModelCost()
+    typical_s = {size: took_s for size, took_s in model.typical_s().items() if size in SIZES}
+    if typical_s.get(1, 0.0) <= 0:
+        return ModelCost(sizes=SIZES)
+    sizes = worthwhile(typical_s)
+    unknown = next((size for size in SIZES if size not in typical_s), None)
+    if unknown is not None and unknown < min(model.failed, default=math.inf):
+        below = max(size for size in typical_s if size < unknown)
+        typical_s[unknown] = (1 - HOPED_FRAC) * unknown * typical_s[below] / below
+        sizes = tuple(sorted((*sizes, unknown)))
+    if sizes == (1,):
+        return ModelCost()
+    runs = [BatchRun(size=size, longest_s=typical_s[1], took_s=typical_s[size]) for size in sizes]
+    return fit_cost(runs, sizes)

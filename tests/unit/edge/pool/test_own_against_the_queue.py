@@ -20,9 +20,11 @@ def test_with_enough_compute_every_frame_is_in_time() -> None:
 
 
 def test_under_a_share_that_is_too_small_no_fewer_frames_are_in_time_than_without_a_queue(tight: dict[str, Raced]) -> None:
+    """The earliest deadline came to less than half before it knew that batches save nothing here: they only measured that in gaps."""
     assert tight["own"].frac < 0.95, "it is too small"
     assert tight["orloj"].frac >= tight["own"].frac - 0.02
-    assert tight["orloj"].frac > tight["edf"].frac + 0.2
+    assert tight["orloj"].frac >= tight["edf"].frac
+    assert tight["edf"].frac > 0.7
 
 
 def test_nobody_is_promised_more_or_gets_less_than_without_a_queue(tight: dict[str, Raced]) -> None:
