@@ -10,6 +10,7 @@ import pytest
 from edge.pool.asides import LENT_S, Asides
 from edge.pool.pool import Pool
 from edge.pool.shared import SIZES, SharedModel, cost_of
+from edge.pool.turn import Turn
 from models.serving.served import Deferred
 from scheduler.orloj.types import ModelCost
 from tests.support.pooled import PoolBench, TimedModel
@@ -173,3 +174,30 @@ def test_a_guess_at_a_batch_that_was_never_run() -> None:
     assert shared.expected_s(8) == pytest.approx(0.16)
     assert cost_of(shared) == ModelCost(sizes=SIZES), "how long one takes is not known"
     bench.end()
+
+
+def test_a_camera_that_does_not_reach_the_wanted_rate_leaves_gaps_all_the_same(bench: PoolBench) -> None:
+    """Its next frame has always been due for a while; it comes half a second after the last one."""
+    front, results = bench.front(TimedModel(bench.clock, each_s=0.02), "a", share_pct=80.0), list[object]()
+    for number in range(30):
+        now_s = bench.clock.monotonic_s()
+        bench.ask(front, [number], results, turn=Turn(deadline_s=now_s + 0.4, next_s=now_s - 0.1))
+        bench.pass_time(0.5)
+    assert results == [[number] for number in range(30)]
+    assert bench.pool._asides.measured >= 9
+
+
+def test_a_frame_is_expected_after_the_shortest_of_its_cameras_newest_gaps() -> None:
+    asides = Asides()
+    for at_s in (0.0, 0.5, 0.9, 1.4):
+        asides.came("a", at_s - 0.2, at_s)
+        asides.came("a", at_s - 0.2, at_s + 0.05)  # its crops are no frame of their own
+    assert asides._gap_s(1.4) == pytest.approx(0.4)
+    assert asides._gap_s(1.7) == pytest.approx(0.1)
+    assert asides._gap_s(2.0) == 0.0
+    asides.came("b", None, 1.4)
+    assert asides._gap_s(1.4) == pytest.approx(0.4), "nobody knows when b asks"
+    for n in range(1, 10):
+        asides.came("a", 1.2 + n, 1.4 + n)
+    assert asides._gap_s(10.4) == pytest.approx(1.0), "what was long ago does not count"
+    assert asides._gap_s(14.0) == float("inf"), "one that stays away is not waited for"

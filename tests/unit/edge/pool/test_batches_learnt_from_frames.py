@@ -1,0 +1,145 @@
+"""What batches cost where there are no gaps to measure it in: frames tell it, and larger batches are tried when so many wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from edge.pool import shared
+from edge.pool.shared import SIZES, TRY_AGAIN_S, SharedModel, cost_of
+from models.serving.served import Deferred, ServedDetector
+from models.serving.torch_runtime import TorchRuntime
+from models.zoo import load_detector
+from scheduler.orloj.types import ModelCost
+from tests.support.pooled import PoolBench, TimedModel
+
+
+def sizes_of(model: TimedModel) -> Counter[int]:
+    return Counter(len(batch) for batch in model.batches)
+
+
+def calls(bench: PoolBench, model: TimedModel, *, count: int, pictures: int = 8, every_s: float = 1.0) -> list[object]:
+    """A camera that asks for `pictures` at once, again and again."""
+    front, results = bench.front(model, "a", share_pct=90.0), list[object]()
+    for _ in range(count):
+        bench.ask(front, list(range(pictures)), results, within_s=0.9)
+        bench.pass_time(every_s)
+    return results
+
+
+def test_batches_that_pay_are_found_and_made() -> None:
+    bench = PoolBench("orloj")
+    model = TimedModel(bench.clock, c0_s=0.03, each_s=0.005)
+    results = calls(bench, model, count=12)
+    assert results == [list(range(8))] * 12
+    model.batches.clear()
+    calls(bench, model, count=5)
+    assert sizes_of(model) == {8: 5}
+    assert bench.pool._asides.measured == 0
+    bench.end()
+
+
+def test_batches_that_do_not_pay_are_tried_twice_each() -> None:
+    bench = PoolBench("orloj")
+    model = TimedModel(bench.clock, each_s=0.02)
+    results = calls(bench, model, count=12)
+    assert results == [list(range(8))] * 12
+    tried = {size: count for size, count in sizes_of(model).items() if size > 1}
+    assert set(tried) == {2, 4, 8}
+    assert max(tried.values()) <= 3
+    model.batches.clear()
+    calls(bench, model, count=5)
+    assert set(sizes_of(model)) == {1}
+    bench.end()
+
+
+def test_they_are_tried_again_later() -> None:
+    """A training beside them, say, may have spoilt the first trial."""
+    bench = PoolBench("orloj")
+    model = TimedModel(bench.clock, each_s=0.02)
+    calls(bench, model, count=12)
+    model.c0_s, model.each_s = 0.03, 0.005
+    bench.pass_time(TRY_AGAIN_S)
+    calls(bench, model, count=12)
+    model.batches.clear()
+    calls(bench, model, count=3)
+    assert sizes_of(model) == {8: 3}
+    bench.end()
+
+
+def test_a_model_that_cannot_run_batches_is_asked_for_one_and_then_for_none() -> None:
+    bench = PoolBench("orloj")
+    model = TimedModel(bench.clock, c0_s=0.03, each_s=0.005)
+    whole = model.predict
+
+    def predict(images: Any, **words: Any) -> Any:
+        if len(images) > 1:
+            model.batches.append([-1] * len(images))
+            raise MemoryError
+        return whole(images, **words)
+
+    model.predict = predict  # type: ignore[method-assign]
+    results = calls(bench, model, count=12, pictures=4)
+    assert results == [list(range(4))] * 12, "picture by picture"
+    assert sum(count for size, count in sizes_of(model).items() if size > 1) == 1
+    bench.pass_time(TRY_AGAIN_S)
+    calls(bench, model, count=2, pictures=4)
+    assert sum(count for size, count in sizes_of(model).items() if size > 1) == 2, "once more"
+    bench.end()
+
+
+# --- the cost ---------------------------------------------------------------------------------------------------------
+
+
+def model_of(times_s: dict[int, float]) -> SharedModel:
+    made = SharedModel("m#0", "key", TimedModel(PoolBench().clock))
+    for size, took_s in times_s.items():
+        for _ in range(shared.RUNS_LEAST):
+            made.note(size, took_s)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("times_s", "sizes"),
+    [
+        ({}, SIZES),
+        ({2: 0.03}, SIZES),
+        ({1: 0.02}, (1, 2)),
+        ({1: 0.02, 2: 0.04}, (1, 4)),  # two do not pay, four may
+        ({1: 0.02, 2: 0.03}, (1, 2, 4)),
+        ({1: 0.02, 2: 0.03, 4: 0.06, 8: 0.08, 16: 0.2}, (1, 2, 8)),
+        ({1: 0.02, 2: 0.04, 4: 0.08, 8: 0.16, 16: 0.32}, (1,)),
+        ({1: 0.02, 3: 0.021, 2: 0.03}, (1, 2, 4)),  # batches that were not filled are no size
+    ],
+)
+def test_one_size_more_than_is_known_is_hoped_for(times_s: dict[int, float], sizes: tuple[int, ...]) -> None:
+    assert cost_of(model_of(times_s)).sizes == sizes
+
+
+def test_a_hope_is_that_a_quarter_of_the_time_is_saved() -> None:
+    cost = cost_of(model_of({1: 0.02}))
+    assert cost.c0_s + cost.c1 * 0.02 == pytest.approx(0.02)
+    assert cost.c0_s + cost.c1 * 2 * 0.02 == pytest.approx(0.03)
+
+
+def test_larger_ones_than_one_that_failed_are_not_hoped_for() -> None:
+    model = model_of({1: 0.02, 2: 0.03})
+    model.failed.add(4)
+    assert cost_of(model).sizes == (1, 2)
+
+
+def test_a_form_that_runs_pictures_one_by_one_is_never_asked_for_batches() -> None:
+    trained = load_detector("tinydet-edge")
+    runtime = TorchRuntime()
+    served = ServedDetector(trained, runtime, lambda body, shape_px, _: runtime.start({}, body, shape_px))
+    assert cost_of(SharedModel("m#0", "key", served)) == ModelCost()
+    deferred = Deferred(trained, lambda _: served, lambda work: None)
+    model = SharedModel("m#0", "key", deferred)
+    assert cost_of(model) == ModelCost(sizes=SIZES)
+    assert model.to_measure == list(SIZES)
+    deferred.current = served
+    assert model.changed_form()
+    assert cost_of(model) == ModelCost()
+    assert model.to_measure == [1]
