@@ -2,7 +2,7 @@
 
 Measurements of batches cannot tell how long a member takes by itself, because members mask each other (card, section 3.3). So now and
 then a finished picture is run once more alone, for the law of its camera's run times; and batches of each size are run, until it is
-known which sizes pay and what c0 and c1 are (`edge.pool.shared.cost_of`). Where there are no gaps, batches of frames tell it.
+known which sizes pay and what c0 and c1 are (`edge.pool.batch_times`). Where there are no gaps, batches of frames tell it.
 
 It costs at most `ASIDE_FRAC` of what the frames cost (and `LENT_S` at first), and begins only when no camera's next frame is expected
 before it would be over.
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from edge.clock import Clock
-from edge.pool.shared import Kept, SharedModel, cost_of
+from edge.pool.batch_times import QUIET
+from edge.pool.shared import Kept, SharedModel
 from models.serving.served import form_of
 from scheduler.orloj.types import Batch, BatchPolicy
 
@@ -88,11 +89,11 @@ class Asides:
             before.gaps_s.append(now_s - before.at_s)
             before.at_s, before.due_s, before.next_s = now_s, due_s, now_s + min(before.gaps_s)
 
-    def next(self, models: Iterable[SharedModel], now_s: float) -> Aside | None:
-        """What could be measured now."""
+    def next(self, models: Iterable[SharedModel], now_s: float, state: str = QUIET) -> Aside | None:
+        """What could be measured now. state: what else runs."""
         if self._saved_s <= 0:
             return None
-        wanted = next((aside for model in models if (aside := self._of(model, now_s)) is not None), None)
+        wanted = next((aside for model in models if (aside := self._of(model, now_s, state)) is not None), None)
         if wanted is None or RESERVE * wanted.expected_s > self._gap_s(now_s):
             return None
         return wanted
@@ -111,12 +112,12 @@ class Asides:
             default=float("inf"),
         )
 
-    def _of(self, model: SharedModel, now_s: float) -> Aside | None:
+    def _of(self, model: SharedModel, now_s: float, state: str) -> Aside | None:
         if not model.kept or not model.ran or model.broken:
             return None
         kept = model.unsampled()
         if kept is not None:
-            return Aside(model=model, kept=(kept,), sample=True, expected_s=model.expected_s(1) or UNKNOWN_S)
+            return Aside(model=model, kept=(kept,), sample=True, expected_s=model.times.expected_s(1, state) or UNKNOWN_S)
         if not model.to_measure and now_s - model.measured_s >= self._refresh_s:
             model.measure_anew()
         if not model.to_measure:
@@ -124,11 +125,12 @@ class Asides:
         size = model.to_measure[0]
         pictures = list(model.kept.values())
         batch = tuple(pictures[n % len(pictures)] for n in range(size))
-        return Aside(model=model, kept=batch, sample=False, expected_s=model.expected_s(size) or UNKNOWN_S)
+        return Aside(model=model, kept=batch, sample=False, expected_s=model.times.expected_s(size, state) or UNKNOWN_S)
 
-    def run(self, aside: Aside, policy: BatchPolicy, clock: Clock, lock: threading.Lock) -> None:
-        """Inside an iteration, without the lock. A model that fails here fails on its frames, too: nothing is said."""
-        model, took_s = aside.model, None
+    def run(self, aside: Aside, policy: BatchPolicy, clock: Clock, lock: threading.Lock, beside: Callable[[], str]) -> None:
+        """Inside an iteration, without the lock. A model that fails here fails on its frames, too: nothing is said. beside: what else
+        runs at the moment; where that changes meanwhile, nothing is learnt."""
+        model, took_s, state = aside.model, None, beside()
         started_s = clock.monotonic_s()
         with model.copies[0].running, suppress(Exception):
             form_of(model.detector).predict(
@@ -138,32 +140,34 @@ class Asides:
         with lock:
             now_s = clock.monotonic_s()
             self._saved_s -= now_s - started_s
+            if beside() != state:
+                return
             if aside.sample:
-                self._sampled(aside, policy, took_s, now_s)
+                self._sampled(aside, policy, took_s, now_s, state)
             else:
-                self._measured(aside, policy, took_s, now_s)
+                self._measured(aside, policy, took_s, now_s, state)
 
-    def _sampled(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float) -> None:
+    def _sampled(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float, state: str) -> None:
         [kept] = aside.kept
         aside.model.sampled.add(kept.app)
         if took_s is not None:
             policy.sample(aside.model.name, kept.app, took_s, now_s)
-            aside.model.note(1, took_s)
+            aside.model.times.note(1, took_s, state)
             self.samples += 1
 
-    def _measured(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float) -> None:
+    def _measured(self, aside: Aside, policy: BatchPolicy, took_s: float | None, now_s: float, state: str) -> None:
         model, size = aside.model, len(aside.kept)
         if took_s is None:
             model.to_measure.clear()
             model.measured_s = now_s
-            model.failed.add(size)
-            policy.add_model(model.name, cost_of(model))
+            model.times.failed.add(size)
+            policy.add_model(model.name, model.cost())
             return
-        model.note(size, took_s)
+        model.times.note(size, took_s, state)
         self.measured += 1
-        if size not in model.typical_s():  # a second run of the same size
+        if size not in model.times.typical_s():  # a second run of the same size
             return
-        policy.add_model(model.name, cost_of(model))
+        policy.add_model(model.name, model.cost())
         model.to_measure = [k for k in model.to_measure if k > size]
         if 2 * took_s > LONGEST_S:
             model.to_measure = []

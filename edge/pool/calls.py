@@ -46,12 +46,13 @@ class Call:
 
 @dataclass(kw_only=True, eq=False)
 class Running:
-    """A batch in work. asked: none of it is anybody's where it is only measured."""
+    """A batch in work. asked: none of it is anybody's where it is only measured; beside: what else ran when it began."""
 
     batch: Batch
     model: SharedModel
     asked: list[Asked]
     since_s: float
+    beside: str
 
 
 @dataclass(kw_only=True, eq=False)

@@ -31,7 +31,7 @@ from edge.gpu.base import Lane
 from edge.inference import close_detector
 from edge.pool.asides import Aside, Asides
 from edge.pool.calls import Answer, Asked, Call, Running, answers_of, found_of, share_out
-from edge.pool.shared import Kept, SharedModel, cost_of, free_name, weights_key
+from edge.pool.shared import Kept, SharedModel, free_name, weights_key
 from edge.pool.turn import Superseded, TooLate, Turn
 from models.detector import Detector
 from scheduler.orloj.types import Batch, BatchPolicy, Decision, Request
@@ -61,6 +61,9 @@ class Seat(Protocol):
 
     def charge(self, job: str, compute_s: float) -> None:
         """So much of what the pool computed was for `job`."""
+
+    def beside(self) -> str:
+        """What else computes there now, empty: nothing. Returns at once."""
 
 
 class _Worker:
@@ -118,7 +121,7 @@ class Pool:
             if known is None:
                 name = free_name(made, {model.name for model in self._models.values()})
                 known = self._models[key] = SharedModel(name, key, made, copies=len(self._workers))
-                self._policy.add_model(name, cost_of(known))
+                self._policy.add_model(name, known.cost())
             known.users += 1
         if known.detector is not made:  # another camera was faster
             close_detector(made)
@@ -323,7 +326,7 @@ class Pool:
 
     def _aside_for(self, worker: _Worker, now_s: float) -> Aside | None:
         """What could be measured now."""
-        return self._asides.next(self._models.values(), now_s) if worker.measures else None
+        return self._asides.next(self._models.values(), now_s, self._seat.beside()) if worker.measures else None
 
     def _iterate(self, worker: _Worker, number: int) -> None:
         """Inside an iteration of the worker's lane."""
@@ -336,7 +339,9 @@ class Pool:
                 self._wake_one()
             aside = self._aside_for(worker, now_s) if running is None and not self._policy.waiting() else None
             if aside is not None:
-                worker.running = Running(batch=aside.batch(), model=aside.model, asked=[], since_s=now_s)
+                worker.running = Running(
+                    batch=aside.batch(), model=aside.model, asked=[], since_s=now_s, beside=self._seat.beside()
+                )
         if running is not None:
             self._carry_out(worker, running)
         elif aside is not None:
@@ -344,7 +349,7 @@ class Pool:
 
     def _measure(self, worker: _Worker, aside: Aside) -> None:
         running = worker.running
-        self._asides.run(aside, self._policy, self._clock, self._lock)
+        self._asides.run(aside, self._policy, self._clock, self._lock, self._seat.beside)
         with self._lock:
             if worker.running is running:
                 worker.running = None
@@ -376,7 +381,7 @@ class Pool:
         if not asked_for:
             return None
         model = asked_for[0].call.model
-        return Running(batch=decision.batch, model=model, asked=asked_for, since_s=now_s)
+        return Running(batch=decision.batch, model=model, asked=asked_for, since_s=now_s, beside=self._seat.beside())
 
     def _policy_failed(self, error: Exception) -> None:
         self.policy_errors += 1
@@ -419,8 +424,8 @@ class Pool:
         self.sizes[size] = self.sizes.get(size, 0) + 1
         if not believed:
             if size > 1:
-                model.failed.add(size)
-                self._policy.add_model(model.name, cost_of(model))
+                model.times.failed.add(size)
+                self._policy.add_model(model.name, model.cost())
             return
         model.ran = True
         try:
@@ -428,20 +433,22 @@ class Pool:
         except Exception as error:
             self._policy_failed(error)
         self._asides.earn(took_s)
-        if self._news_of(model, size, took_s, now_s):
-            self._policy.add_model(model.name, cost_of(model))
+        if self._news_of(running, took_s, now_s):
+            self._policy.add_model(model.name, model.cost())
         for asked in running.asked:
             call = asked.call
             kept = Kept(app=call.app, image=asked.image, score_min=call.score_min)
             model.keep(kept, sampled=size == 1 and running.batch.size == 1)
 
-    @staticmethod
-    def _news_of(model: SharedModel, size: int, took_s: float, now_s: float) -> bool:
-        """Whether its batches cost something else by this run. One that was begun in another form says nothing of the new one."""
+    def _news_of(self, running: Running, took_s: float, now_s: float) -> bool:
+        """Whether the model's batches cost something else by this run. One that was begun in another form says nothing of the new one,
+        and one beside which something began or ended says nothing of either."""
+        model = running.model
         if model.changed_form():
             return True
-        learnt = model.note(size, took_s)
-        return model.forget_bad_sizes(now_s) or learnt
+        same = running.beside == self._seat.beside()
+        learnt = same and model.times.note(len(running.asked), took_s, running.beside)
+        return model.times.forget_bad_sizes(now_s) or learnt
 
     def _deliver(self, asked: Asked, answer: Answer) -> None:
         call = asked.call
@@ -466,7 +473,10 @@ class Pool:
     # --- hanging ------------------------------------------------------------------------------------------------------
 
     def _hangs_after_s(self, running: Running) -> float:
-        return max(self._hangs_s, HANGS_TIMES * running.model.expected_s(len(running.asked) or running.batch.size))
+        return max(
+            self._hangs_s,
+            HANGS_TIMES * running.model.times.expected_s(len(running.asked) or running.batch.size, running.beside),
+        )
 
     def _give_up(self, worker: _Worker, running: Running, now_s: float) -> None:
         """Lock held."""

@@ -8,7 +8,6 @@ while a training ran does not outlive the training, and one that was learnt befo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from scheduler.orloj.fit import Slowdown
 from scheduler.orloj.types import Batch, BatchPolicy, Decision, ModelCost, Request
@@ -32,14 +31,12 @@ class Beside:
         return self._told[model]
 
     def add_model(self, model: str, cost: ModelCost) -> None:
-        """cost: as measured now, whatever runs beside."""
-        factor = self._told.get(model, 1.0)
-        quiet = replace(cost, c0_s=cost.c0_s / factor)  # c1 is a ratio of two times of one state
+        """cost: on the quiet device, or in another state as long as it is not known there."""
         known = self._slow.get(model)
         if known is None:
-            self._slow[model] = Slowdown(quiet)
+            self._slow[model] = Slowdown(cost)
         else:
-            known.renew(quiet)
+            known.renew(cost)
         self._tell(model)
 
     def submit(self, request: Request, now_s: float) -> None:

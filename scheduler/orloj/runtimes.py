@@ -2,6 +2,10 @@
 
 Card: Orloj, section 3.3 (profiler window, periodic adoption) and the advice [G] on cold starts. Ours: a batch of one counts as a sample,
 and while a model has no sample at all the batch law is inverted (its longest member took (took - c0) / (c1 k)).
+
+A batch of one is not inverted so, but compared with what such a one usually takes: most of what run times differ by on a box is the
+machine, not the picture, and to subtract c0 would stretch that by 1 / c1. A law that is too wide says that no batch pays, because its
+longest member would be long.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ import numpy as np
 
 from scheduler.orloj.law import BatchLaw, Law, batch_law, edges_for, law_of, mixture, on_even_edges
 from scheduler.orloj.types import Batch, ModelCost
+
+#: Weight of a new sample in the mean of what is usual.
+USUAL_PART = 1 / 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +44,19 @@ class RunTimes:
         self._prior = None if prior is None else on_even_edges(prior, rules.bins)
         self._samples: dict[str, deque[tuple[float, float]]] = {}
         self._guessed: deque[tuple[float, float]] = deque(maxlen=rules.most)
+        self._usual_s = 0.0  # moving mean of the samples, 0: there is none
 
     def add(self, app: str, alone_s: float, now_s: float) -> None:
+        self._usual_s += (alone_s - self._usual_s) * (USUAL_PART if self._usual_s else 1.0)
         self._samples.setdefault(app, deque(maxlen=self._rules.most)).append((now_s, alone_s))
 
     def add_batch(self, batch: Batch, cost: ModelCost, took_s: float, now_s: float) -> bool:
         """What a served batch tells of stand-alone run times; False: nothing that is used."""
         longest_s = max((took_s - cost.c0_s) / (cost.c1 * batch.size), 0.0)
         if batch.size == 1:
-            self.add(batch.requests[0].app, longest_s, now_s)
+            usual_s = self._usual_s
+            alone_s = took_s * usual_s / (cost.c0_s + cost.c1 * usual_s) if usual_s else longest_s
+            self.add(batch.requests[0].app, alone_s, now_s)
         elif any(self._samples.values()):
             return False
         else:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from edge.pool.asides import LENT_S, Asides
+from edge.pool.batch_times import SIZES
 from edge.pool.pool import Pool
-from edge.pool.shared import SIZES, SharedModel, cost_of
+from edge.pool.shared import SharedModel
 from edge.pool.turn import Turn
 from models.serving.served import Deferred
 from scheduler.orloj.types import ModelCost
@@ -155,12 +156,12 @@ def test_another_form_of_the_model_is_measured_anew() -> None:
     slow, quick = TimedModel(bench.clock, each_s=0.05), TimedModel(bench.clock, each_s=0.01)
     served = Deferred(slow, lambda _: quick, lambda work: None)
     shared = SharedModel("m#0", "key", served)
-    shared.note(1, 0.05)
+    shared.times.note(1, 0.05)
     shared.to_measure = []
     assert not shared.changed_form()
     served.current = quick
     assert shared.changed_form()
-    assert (shared.times_s, shared.to_measure) == ({}, list(SIZES))
+    assert (shared.times.typical_s(), shared.to_measure) == ({}, list(SIZES))
     assert not shared.changed_form()
     bench.end()
 
@@ -168,11 +169,11 @@ def test_another_form_of_the_model_is_measured_anew() -> None:
 def test_a_guess_at_a_batch_that_was_never_run() -> None:
     bench = PoolBench()
     shared = SharedModel("m#0", "key", TimedModel(bench.clock))
-    assert shared.expected_s(4) == 0.0
-    shared.note(2, 0.04)
-    assert shared.expected_s(2) == pytest.approx(0.04)
-    assert shared.expected_s(8) == pytest.approx(0.16)
-    assert cost_of(shared) == ModelCost(sizes=SIZES), "how long one takes is not known"
+    assert shared.times.expected_s(4) == 0.0
+    shared.times.note(2, 0.04)
+    assert shared.times.expected_s(2) == pytest.approx(0.04)
+    assert shared.times.expected_s(8) == pytest.approx(0.16)
+    assert shared.cost() == ModelCost(sizes=SIZES), "how long one takes is not known"
     bench.end()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.pool import shared
-from edge.pool.shared import SIZES, TRY_AGAIN_S, SharedModel, cost_of
+from edge.pool.batch_times import RUNS_LEAST, SIZES, TRY_AGAIN_S, BatchTimes, longest_of
+from edge.pool.shared import SharedModel
 from models.serving.served import Deferred, ServedDetector
 from models.serving.torch_runtime import TorchRuntime
 from models.zoo import load_detector
@@ -93,12 +93,12 @@ def test_a_model_that_cannot_run_batches_is_asked_for_one_and_then_for_none() ->
 # --- the cost ---------------------------------------------------------------------------------------------------------
 
 
-def model_of(times_s: dict[int, float]) -> SharedModel:
-    made = SharedModel("m#0", "key", TimedModel(PoolBench().clock))
+def times_of(times_s: dict[int, float], *, state: str = "", times: BatchTimes | None = None) -> BatchTimes:
+    times = times or BatchTimes()
     for size, took_s in times_s.items():
-        for _ in range(shared.RUNS_LEAST):
-            made.note(size, took_s)
-    return made
+        for _ in range(RUNS_LEAST):
+            times.note(size, took_s, state)
+    return times
 
 
 @pytest.mark.parametrize(
@@ -115,31 +115,68 @@ def model_of(times_s: dict[int, float]) -> SharedModel:
     ],
 )
 def test_one_size_more_than_is_known_is_hoped_for(times_s: dict[int, float], sizes: tuple[int, ...]) -> None:
-    assert cost_of(model_of(times_s)).sizes == sizes
+    assert times_of(times_s).cost().sizes == sizes
 
 
 def test_a_hope_is_that_a_quarter_of_the_time_is_saved() -> None:
-    cost = cost_of(model_of({1: 0.02}))
+    cost = times_of({1: 0.02}).cost()
     assert cost.c0_s + cost.c1 * 0.02 == pytest.approx(0.02)
     assert cost.c0_s + cost.c1 * 2 * 0.02 == pytest.approx(0.03)
 
 
 def test_larger_ones_than_one_that_failed_are_not_hoped_for() -> None:
-    model = model_of({1: 0.02, 2: 0.03})
-    model.failed.add(4)
-    assert cost_of(model).sizes == (1, 2)
+    times = times_of({1: 0.02, 2: 0.03})
+    times.failed.add(4)
+    assert times.cost().sizes == (1, 2)
+
+
+def test_times_beside_a_training_are_not_mixed_with_those_of_the_quiet_device() -> None:
+    """Four at a time save a third in either; all of it takes three times as long beside the training."""
+    times = times_of({1: 0.03, 2: 0.05, 4: 0.08}, state="learning", times=times_of({1: 0.01}))
+    assert times.typical_s() == {1: pytest.approx(0.01), 2: pytest.approx(0.05 / 3), 4: pytest.approx(0.08 / 3)}
+    assert times.cost().sizes == (1, 2, 4, 8)
+    assert [times.expected_s(4, state) for state in ("learning", "")] == [pytest.approx(0.08), pytest.approx(0.04)]
+    times_of({4: 0.04}, times=times)
+    assert times.typical_s()[4] == pytest.approx(0.04), "what was run there counts there"
+
+
+def test_where_nothing_was_run_quietly_the_other_state_counts() -> None:
+    times = times_of({1: 0.03, 2: 0.05}, state="learning")
+    times.note(1, 0.01)
+    assert times.typical_s() == {1: 0.03, 2: 0.05}
+    times.note(1, 0.01)
+    assert times.typical_s() == {1: 0.01, 2: pytest.approx(0.05 / 3)}
+
+
+def test_the_longest_of_some_is_longer_than_one() -> None:
+    times_s = [0.01, 0.02, 0.06]
+    assert longest_of(times_s, 1) == pytest.approx(0.03)
+    every = [max(a, b, c) for a in times_s for b in times_s for c in times_s]
+    assert longest_of(times_s, 3) == pytest.approx(sum(every) / 27)
+
+
+def test_a_machine_whose_times_vary_is_not_taken_for_pictures_that_differ() -> None:
+    """Singles take 10 to 30 ms by chance. Two take 30, four 50: that is c0 = 12 ms and little that grows with the longest."""
+    times = BatchTimes()
+    for took_s in (0.01, 0.02, 0.03, 0.01, 0.02, 0.03):
+        times.note(1, took_s)
+    times_of({2: 0.03, 4: 0.05, 8: 0.09, 16: 0.17}, times=times)
+    cost = times.cost()
+    single_s = [0.01, 0.02, 0.03]
+    for size, took_s in ((2, 0.03), (4, 0.05), (8, 0.09), (16, 0.17)):
+        assert cost.c0_s + cost.c1 * size * longest_of(single_s, size) == pytest.approx(took_s, rel=0.1)
 
 
 def test_a_form_that_runs_pictures_one_by_one_is_never_asked_for_batches() -> None:
     trained = load_detector("tinydet-edge")
     runtime = TorchRuntime()
     served = ServedDetector(trained, runtime, lambda body, shape_px, _: runtime.start({}, body, shape_px))
-    assert cost_of(SharedModel("m#0", "key", served)) == ModelCost()
+    assert SharedModel("m#0", "key", served).cost() == ModelCost()
     deferred = Deferred(trained, lambda _: served, lambda work: None)
     model = SharedModel("m#0", "key", deferred)
-    assert cost_of(model) == ModelCost(sizes=SIZES)
+    assert model.cost() == ModelCost(sizes=SIZES)
     assert model.to_measure == list(SIZES)
     deferred.current = served
     assert model.changed_form()
-    assert cost_of(model) == ModelCost()
+    assert model.cost() == ModelCost()
     assert model.to_measure == [1]

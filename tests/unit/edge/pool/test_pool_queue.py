@@ -9,7 +9,8 @@ import pytest
 
 from configs.errors import JobCancelled, JobError
 from edge.gpu.pooled import POOL_JOB
-from edge.pool.shared import free_name, weights_key, worthwhile
+from edge.pool.batch_times import worthwhile
+from edge.pool.shared import free_name, weights_key
 from edge.pool.turn import Superseded, TooLate, Turn, current, taken
 from models.fake import FakeDetector
 from scheduler.orloj.fifo import Fifo

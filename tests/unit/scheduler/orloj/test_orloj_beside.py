@@ -93,11 +93,11 @@ def test_a_stand_alone_run_beside_a_training_is_taken_for_what_it_were_on_the_qu
     assert world.inside.samples == [0.3, pytest.approx(0.15)]
 
 
-def test_a_cost_that_is_measured_beside_a_training_is_told_as_it_is_there() -> None:
+def test_a_cost_that_is_measured_anew_is_told_as_it_is_beside_a_training() -> None:
     world = World()
     world.state = "learning"
     world.run(0.2)
-    world.policy.add_model("m", ModelCost(c0_s=0.03, c1=0.5, sizes=(1,)))
+    world.policy.add_model("m", ModelCost(c0_s=0.015, c1=0.5, sizes=(1,)))
     assert world.inside.costs[-1][1] == ModelCost(c0_s=pytest.approx(0.03), c1=pytest.approx(1.0), sizes=(1,))
     world.state = ""
     world.policy.decide(0.0)
