@@ -177,6 +177,19 @@ def test_before_any_sample_the_prior_holds_then_served_batches_tell() -> None:
     assert RunTimes(LawRules()).laws(["a"], 0.0) == {}
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0], ids=["quiet", "beside a training"])
+def test_a_batch_of_one_counts_by_what_such_a_one_usually_takes(factor: float) -> None:
+    """c0 is 30 of 40 ms. Half as much again is a picture of 60 ms, not one of 120 = (60 - 30) / 0.25."""
+    times = RunTimes(LawRules(at_least=1))
+    for _ in range(20):
+        times.add("a", 0.04, 0.0)
+    one = (Request(id=1, app="b", model="m", released_s=0.0, deadline_s=1.0),)
+    batch = Batch(model="m", requests=one, size=1, expected_s=0.04 * factor)
+    assert times.add_batch(batch, ModelCost(c0_s=0.03 * factor, c1=0.25 * factor), 0.06 * factor, 0.0)
+    assert times.laws(["b"], 0.0)["b"].mean() == pytest.approx(0.06, rel=0.02)
+    assert times.laws(["a"], 0.0)["a"].mean() == pytest.approx(0.04, rel=0.02)
+
+
 # --- costs --------------------------------------------------------------------------------------------------------------
 
 
