@@ -94,11 +94,11 @@ class BatchTimes:
         return known[nearest] * max(1.0, size / nearest)
 
     def cost(self) -> ModelCost:
-        """c0, c1 and the sizes that pay, and the one size that is hoped for. Every size costs its pictures as long as no time of single
-        ones is known."""
+        """c0, c1 and the sizes that pay, and the one size that is hoped for. Pictures are run one by one until it is known how long one
+        takes."""
         typical_s = {size: took_s for size, took_s in self.typical_s().items() if size in SIZES}
         if typical_s.get(1, 0.0) <= 0:
-            return ModelCost(sizes=SIZES)
+            return ModelCost()
         sizes = worthwhile(typical_s)
         unknown = next((size for size in SIZES if size not in typical_s), None)
         if unknown is not None and unknown < min(self.failed, default=math.inf):

@@ -11,12 +11,14 @@ from edge.clock import FakeClock
 from edge.gpu.lanes import LaneBackend
 from edge.gpu.pooled import PooledBackend
 from edge.pool.asides import Asides
+from edge.pool.batch_times import SIZES
 from edge.pool.front import PoolFront
 from edge.pool.pool import Pool
 from edge.pool.turn import Turn, taken
 from models.detector import Detector
 from models.fake import FakeDetector
 from scheduler.orloj.registry import make_batch_policy
+from scheduler.orloj.types import ModelCost
 from scheduler.types import Detections
 
 
@@ -102,12 +104,14 @@ class TimedModel(FakeDetector):
 
 
 class PoolBench:
-    """policy: a name of `scheduler.orloj.registry`. workers: of the pool."""
+    """policy: a name of `scheduler.orloj.registry`. workers: of the pool. batches: the policy makes them from the beginning, before
+    it is known whether they pay."""
 
     def __init__(
         self, policy: str = "fifo", *, capacity_pct: int = 100, asides: Asides | None = None, hangs_s: float = 10.0,
-        workers: int = 1,
+        workers: int = 1, batches: bool = True,
     ) -> None:  # fmt: skip
+        self.batches = batches
         self.clock = FakeClock(start_s=100.0)
         self.inside = LaneBackend(capacity_pct=capacity_pct, clock=self.clock)
         self.backend = PooledBackend(self.inside, clock=self.clock, workers=workers)
@@ -124,7 +128,10 @@ class PoolBench:
                 self.backend.open_lane(job, role="infer")
             self.shares[job] = share_pct
             self.backend.set_shares(self.shares)
-        return PoolFront(self.pool, model, app=camera, job=job, make=lambda trained, _: trained)
+        front = PoolFront(self.pool, model, app=camera, job=job, make=lambda trained, _: trained)
+        if self.batches and not front._model.times.typical_s():
+            self.pool._policy.add_model(front._model.name, ModelCost(sizes=SIZES))
+        return front
 
     def ask(
         self, front: PoolFront, numbers: Sequence[int], results: list[object], *, within_s: float = 1.0, turn: Turn | None = None,

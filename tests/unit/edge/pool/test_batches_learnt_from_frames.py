@@ -30,7 +30,7 @@ def calls(bench: PoolBench, model: TimedModel, *, count: int, pictures: int = 8,
 
 
 def test_batches_that_pay_are_found_and_made() -> None:
-    bench = PoolBench("orloj")
+    bench = PoolBench("orloj", batches=False)
     model = TimedModel(bench.clock, c0_s=0.03, each_s=0.005)
     results = calls(bench, model, count=12)
     assert results == [list(range(8))] * 12
@@ -42,7 +42,7 @@ def test_batches_that_pay_are_found_and_made() -> None:
 
 
 def test_batches_that_do_not_pay_are_tried_twice_each() -> None:
-    bench = PoolBench("orloj")
+    bench = PoolBench("orloj", batches=False)
     model = TimedModel(bench.clock, each_s=0.02)
     results = calls(bench, model, count=12)
     assert results == [list(range(8))] * 12
@@ -57,7 +57,7 @@ def test_batches_that_do_not_pay_are_tried_twice_each() -> None:
 
 def test_they_are_tried_again_later() -> None:
     """A training beside them, say, may have spoilt the first trial."""
-    bench = PoolBench("orloj")
+    bench = PoolBench("orloj", batches=False)
     model = TimedModel(bench.clock, each_s=0.02)
     calls(bench, model, count=12)
     model.c0_s, model.each_s = 0.03, 0.005
@@ -70,7 +70,7 @@ def test_they_are_tried_again_later() -> None:
 
 
 def test_a_model_that_cannot_run_batches_is_asked_for_one_and_then_for_none() -> None:
-    bench = PoolBench("orloj")
+    bench = PoolBench("orloj", batches=False)
     model = TimedModel(bench.clock, c0_s=0.03, each_s=0.005)
     whole = model.predict
 
@@ -104,8 +104,8 @@ def times_of(times_s: dict[int, float], *, state: str = "", times: BatchTimes | 
 @pytest.mark.parametrize(
     ("times_s", "sizes"),
     [
-        ({}, SIZES),
-        ({2: 0.03}, SIZES),
+        ({}, (1,)),
+        ({2: 0.03}, (1,)),  # how long one takes is not known
         ({1: 0.02}, (1, 2)),
         ({1: 0.02, 2: 0.04}, (1, 4)),  # two do not pay, four may
         ({1: 0.02, 2: 0.03}, (1, 2, 4)),
@@ -174,7 +174,8 @@ def test_a_form_that_runs_pictures_one_by_one_is_never_asked_for_batches() -> No
     assert SharedModel("m#0", "key", served).cost() == ModelCost()
     deferred = Deferred(trained, lambda _: served, lambda work: None)
     model = SharedModel("m#0", "key", deferred)
-    assert model.cost() == ModelCost(sizes=SIZES)
+    model.times = times_of({1: 0.02, 2: 0.03})
+    assert model.cost().sizes == (1, 2, 4)
     assert model.to_measure == list(SIZES)
     deferred.current = served
     assert model.changed_form()
