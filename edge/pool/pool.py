@@ -339,16 +339,17 @@ class Pool:
                 self._wake_one()
             aside = self._aside_for(worker, now_s) if running is None and not self._policy.waiting() else None
             if aside is not None:
-                worker.running = Running(
+                running = worker.running = Running(
                     batch=aside.batch(), model=aside.model, asked=[], since_s=now_s, beside=self._seat.beside()
                 )
-        if running is not None:
+        if running is None:
+            return
+        if aside is not None:
+            self._measure(worker, running, aside)
+        else:
             self._carry_out(worker, running)
-        elif aside is not None:
-            self._measure(worker, aside)
 
-    def _measure(self, worker: _Worker, aside: Aside) -> None:
-        running = worker.running
+    def _measure(self, worker: _Worker, running: Running, aside: Aside) -> None:
         self._asides.run(aside, self._policy, self._clock, self._lock, self._seat.beside)
         with self._lock:
             if worker.running is running:
@@ -425,7 +426,7 @@ class Pool:
         if not believed:
             if size > 1:
                 model.times.failed.add(size)
-                self._policy.add_model(model.name, model.cost())
+                self._tell_cost(model)
             return
         model.ran = True
         try:
@@ -434,11 +435,18 @@ class Pool:
             self._policy_failed(error)
         self._asides.earn(took_s)
         if self._news_of(running, took_s, now_s):
-            self._policy.add_model(model.name, model.cost())
+            self._tell_cost(model)
         for asked in running.asked:
             call = asked.call
             kept = Kept(app=call.app, image=asked.image, score_min=call.score_min)
             model.keep(kept, sampled=size == 1 and running.batch.size == 1)
+
+    def _tell_cost(self, model: SharedModel) -> None:
+        """What its batches are taken to cost now."""
+        try:
+            self._policy.add_model(model.name, model.cost())
+        except Exception as error:  # as in `_decided`: the worker must not end for it
+            self._policy_failed(error)
 
     def _news_of(self, running: Running, took_s: float, now_s: float) -> bool:
         """Whether the model's batches cost something else by this run. One that was begun in another form says nothing of the new one,

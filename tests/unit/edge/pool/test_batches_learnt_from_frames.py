@@ -90,6 +90,20 @@ def test_a_model_that_cannot_run_batches_is_asked_for_one_and_then_for_none() ->
     bench.end()
 
 
+def test_a_policy_that_does_not_take_a_cost_is_said_and_frames_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = PoolBench("orloj", batches=False)
+    model = TimedModel(bench.clock, each_s=0.02)
+    calls(bench, model, count=1, pictures=1)
+
+    def throws(*_: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(bench.pool._policy, "add_model", throws)
+    assert calls(bench, model, count=4) == [list(range(8))] * 4
+    assert bench.pool.policy_errors > 0
+    bench.end()
+
+
 # --- the cost ---------------------------------------------------------------------------------------------------------
 
 
